@@ -220,8 +220,9 @@ test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schema
 	$(PYTHON) -W ignore -m tests.grammars.prove
 	$(PYTHON) -m tests.grammars.document > docs/structured-output.md
 
-test-fake-device: $(TEST_STAMP)  ## tests of engines once more on a device that works late, and on one that records: same assertions
+test-fake-device: $(TEST_STAMP)  ## tests of engines once more on a device that works late, also with all blocks in host memory, and on one that records
 	$(PYTHON) -m pytest --fake-device gpu $(ON_FAKE_DEVICES)
+	$(PYTHON) -m pytest --fake-device offload $(ON_FAKE_DEVICES)
 	$(PYTHON) -m pytest --fake-device graph $(ON_FAKE_DEVICES)
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out

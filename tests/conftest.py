@@ -26,7 +26,7 @@ settings.load_profile("suite")  # on a busy machine no example is quick
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run the engines of tests on a double of a device where they can"
     parser.addoption("--long", action="store_true", help="also run what tests/long.toml leaves out")
-    parser.addoption("--fake-device", choices=("gpu", "graph", "late"), help=text)
+    parser.addoption("--fake-device", choices=("gpu", "offload", "graph", "late"), help=text)
     parser.addoption(
         "--on-device", help="make the tensors of tests of kernels on this device: cuda, or cpu to rehearse"
     )

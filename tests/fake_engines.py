@@ -15,8 +15,10 @@ from core_config import resolve
 from core_config.arguments.sources import Merged, merge
 from tests.executor.test_doubles import double
 
-KINDS = {"gpu": "watched", "graph": "graph", "late": "late"}
+KINDS = {"gpu": "watched", "offload": "watched", "graph": "graph", "late": "late"}
 """Of doubles, as the option names them, and as their platform does."""
+OFFLOAD = {"offload_group_size": 1}
+"""Arguments of a GPU whose blocks all lie in host memory."""
 OF_PROCESSORS = ("numerics", "kernels")
 """Arguments about the processor's own kernels."""
 FLOATS = ("float32", "float", "auto", None)
@@ -26,6 +28,8 @@ def use_doubles(kind: str) -> None:
     """From now on, engines that can run on a double of this kind do."""
     backends = ("full=double_attention", "sliding=double_attention", "latent=torch_sdpa", "state=torch_sdpa")
     fixed = double(KINDS[kind]) | {"attention_backend": ",".join(backends)}
+    if kind == "offload":
+        fixed |= OFFLOAD
 
     def merged(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
         values = {name: given.value if isinstance(given, Given) else given for name, given in explicit.items()}
@@ -44,4 +48,7 @@ def replaced(values: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, A
     if set(values.get("platform_config") or ()) - {"threads"}:  # a double has one thread
         return {}
     plugins = [str(values["plugins"])] if values.get("plugins") else []
-    return {**fixed, "plugins": ",".join([*plugins, str(fixed["plugins"])]), "dtype": "float32"}
+    changed = {**fixed, "plugins": ",".join([*plugins, str(fixed["plugins"])]), "dtype": "float32"}
+    if values.get("model_impl") == "transformers":  # these layers read their weights on the device
+        changed = {name: value for name, value in changed.items() if name not in OFFLOAD}
+    return changed

@@ -45,7 +45,8 @@ def ceilings(place: Place) -> Iterator[Row]:
 def device_of(place: Place) -> tuple[Any, Any]:
     """Return the calls of the device and its address space: in a rehearsal those of the fake device."""
     if place.is_cpu:
-        from core_kit.devices.fake_device import FakeCalls, FakeSpace
+        from core_kit.devices.fake_device import FakeCalls
+        from core_kit.devices.fake_space import FakeSpace
 
         return FakeCalls(), FakeSpace(1 << 30)
     from core_platforms.cuda.calls import TorchCalls

@@ -17,9 +17,9 @@ Activation = Literal["none", "bf16", "int8", "int8_row", "fp8_row"]  # int8: a s
 ACTIVATIONS: Final[tuple[Activation, ...]] = ("none", "bf16", "int8", "int8_row", "fp8_row")
 
 STATE_DTYPE: Final = "float32"
-STATE_TYPES: Final = MappingProxyType({STATE_DTYPE: 4, "bfloat16": 2, "float16": 2})
-"""Bytes of a number by storage type of states. `A+B`: A for the window of `StateSpec`, B for the rest. A chunk leaves the bits
-that the next chunk would have had without the cut, because numbers of 16 bits are rounded after every token."""
+STATE_TYPES: Final = MappingProxyType({STATE_DTYPE: 4, **dict.fromkeys(("bfloat16", "float16", "float16:chance"), 2)})
+"""Bytes of a number by storage type of states. `A+B`: A for the window of `StateSpec`, B for the rest. A cut changes no bit,
+because numbers of 16 bits are rounded after every token: to the nearest one, or by a chance that depends on its position."""
 
 
 class LayerSpec(msgspec.Struct, frozen=True):

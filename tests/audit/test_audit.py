@@ -15,9 +15,9 @@ from core.api.stats import SchedulerStats
 from core.engine.core import EngineCore
 from core_config.audit import audit_settings
 from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS, audits
-from core_observers.engine.audit.dump import own_directory
 from core_observers.engine.audit.executor import AuditedExecutor
 from core_observers.engine.audit.observer import MOST_MISMATCHES, Audit
+from core_observers.own_directory import own_directory
 from tests.apis.conftest import run_server
 from tests.apis.fake_engine import set_state
 from tests.audit.faulty import FAULTS, Faulty
@@ -164,12 +164,12 @@ def test_other_owners_directories_and_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UserError, match="--audit-dump"):
-            own_directory(str(path))
+            own_directory("--audit-dump", str(path))
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o755)
     with pytest.raises(UserError, match="others may enter it"):
-        own_directory(str(open_to_all))
+        own_directory("--audit-dump", str(open_to_all))
 
 
 GIVEN = {

@@ -128,7 +128,7 @@ def test_a_dry_run_computes_as_many_rows_of_logits_as_the_chip_will(monkeypatch,
 @pytest.mark.parametrize(
     "words, there",
     [
-        (["kernels", "biuld"], "known: build, tune. Did you mean 'build'?"),
+        (["kernels", "biuld"], "known: build, list, tune. Did you mean 'build'?"),
         (["kernels", "tune"], "expected a model"),
         (["kernels", "build", "--jbos", "2"], "Did you mean '--jobs'?"),
         (["kernels", "build", "--jobs", "0"], "--jobs 0"),

@@ -14,6 +14,7 @@ from core_config.rules.model import length_limit
 from core_config.stages.settings import Settings
 from core_runtime.models.families import decoder_spec
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
+from core_runtime.specs.module_spec import ModuleSpec
 
 GIB = 1 << 30
 CPU = {"device": Device("cpu", "", 8 * GIB, 16 * GIB, 4)}
@@ -52,6 +53,11 @@ def compiled(**keys):
     return {"compilation_config": keys}
 
 
+OFFLOADS = platform(offload_backends=["prefetch", "uva"])
+MODULES = ModuleSpec(
+    family="t", hidden_size=8, vocab_size=8, max_position=8, mixers=(), matrices=(), embedding_matrix=None, head_matrix=None,
+    tied=False, tensors={},
+)  # fmt: skip
 BATCH = {"=max_num_seqs": 8, "=max_num_batched_tokens": 64}
 BY_SIZE = "num_speculative_tokens_per_batch_size"
 SPEC = {"method": "m", "num_speculative_tokens": 4}
@@ -238,6 +244,37 @@ CASES = [
     ("compiled_code_is_kept_in_a_directory", [{"kernels": ["inductor"], **compiled(cache_dir="/tmp")}],
      [{"kernels": ["inductor"], **compiled(cache_dir=__file__)}], "it is a file"),
     ("compiled_code_is_kept_in_a_directory", [compiled(cache_dir="")], [compiled(cache_dir="/tmp")], "nothing is compiled"),
+    ("an_order_names_operations_and_providers", [{"ir_op_priority": {"rms_norm": "k,torch"}}, {"kernels": ["k"]}],
+     [{"ir_op_priority": {"rms_nom": ["k"]}}, {"kernels": ["k"]}], "no such operation; known: rms_norm,"),
+    ("an_order_names_operations_and_providers", [{"ir_op_priority": {"rotary": ["native"]}}, {"kernels": ["k"]}],
+     [{"ir_op_priority": {"rms_norm": "vllm_c"}}, {"kernels": ["k"]}],
+     "rms_norm vllm_c: it is none of the providers here, k, torch"),
+    ("an_order_names_operations_and_providers", [{}, {"kernels": ["k"]}],
+     [{"ir_op_priority": {"rms_norm": 3}}, {"kernels": ["k"]}],
+     "--ir-op-priority.rms_norm: expected names of providers, such as k,torch"),
+    ("rounding_by_chance_needs_float16",
+     [{"enable_mamba_cache_stochastic_rounding": True, "mamba_ssm_cache_dtype": "float16"}],
+     [{"enable_mamba_cache_stochastic_rounding": True, "mamba_cache_dtype": "bfloat16"}],
+     "recurrent part of states is bfloat16"),
+    ("hidden_metrics_are_vllms", [{"show_hidden_metrics_for_version": "0.10", "vllm_metrics": True}],
+     [{"show_hidden_metrics_for_version": "0.10"}], "no effect without --vllm-metrics"),
+    ("hidden_metrics_are_vllms", [{}], [{"show_hidden_metrics_for_version": "0.30", "vllm_metrics": True}],
+     "vLLM has hidden no metric since"),
+    ("hidden_metrics_are_vllms", [{}], [{"show_hidden_metrics_for_version": "ten"}], "ten: expected a version of vLLM"),
+    ("interactive_streams_wait_for_no_queue", [{"performance_mode": "throughput"}],
+     [{"performance_mode": "interactivity"}], ("queued_prompts_weight", 0.0)),
+    ("what_is_compiled_is_written", [{"kernels": ["inductor"], **compiled(debug_dump_path="/tmp")}],
+     [{"kernels": ["inductor"], **compiled(debug_dump_path=__file__)}], "it is a file"),
+    ("what_is_compiled_is_written", [compiled()], [compiled(debug_dump_path="/tmp")], "nothing is compiled"),
+    ("named_blocks_are_not_recorded", [{}], [{"enable_layerwise_nvtx_tracing": True}], ("enforce_eager", True)),
+    ("named_blocks_are_not_recorded", [{"enable_layerwise_nvtx_tracing": True, "enforce_eager": True}],
+     [{"enable_layerwise_nvtx_tracing": True, "enforce_eager": False}], "has no effect in recorded steps"),
+    ("bound_nodes_are_there", [{}], [{"numa_bind_nodes": [0]}], "--numa-bind-nodes has no effect without --numa-bind"),
+    ("bound_nodes_are_there", [{}], [{"numa_bind": True, "numa_bind_nodes": [4000], "=device": "cpu"}],
+     "--numa-bind-nodes 4000: this machine has no such node"),
+    ("one_rank_is_bound", [{"numa_bind": True}], [{"numa_bind": True, **RANKS}], "--tensor-parallel-size is 2"),
+    ("one_rank_is_bound", [{"numa_bind": True}], [{"numa_bind": True, "platform_config": {"thread-binding": "auto"}}],
+     "both place threads"),
     ("level_is_told", [{"enforce_eager": True}], [{}], ("optimization_level", 2)),
     ("level_is_told", [{"optimization_level": 1}, platform(device_graphs=True)],
      [{"optimization_level": 1}, platform()], ("optimization_level", 1)),
@@ -352,6 +389,28 @@ CASES = [
      [{"kv_cache_dtype_skip_layers": ["0"], "dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}], "has no effect"),
     ("host_memory_holds_offloaded_blocks", [{"kv_offloading_size": 10.0}, {"host_memory": 11 * GIB}],
      [{"kv_offloading_size": 12.0}, {"host_memory": 11 * GIB}], "--kv-offloading-size 12: this machine has 11.0 GiB"),
+    ("offloaded_weights_have_one_backend", [{"cpu_offload_gb": 2.0, "cpu_offload_params": ["mlp"]}, GPU],
+     [{"cpu_offload_gb": 2.0, "offload_group_size": 4}, GPU],
+     "--cpu-offload-gb 2 reads weights in place, and --offload-group-size 4 copies them ahead"),
+    ("offloaded_weights_have_one_backend", [{"offload_backend": "prefetch", "offload_group_size": 2}, GPU],
+     [{"offload_backend": "prefetch", "cpu_offload_gb": 2.0}, GPU],
+     "--offload-backend prefetch: give --offload-group-size, not --cpu-offload-gb"),
+    ("offloaded_weights_have_one_backend", [{"offload_group_size": 2, "offload_prefetch_step": 2}, GPU],
+     [{"offload_prefetch_step": 2}, GPU], "--offload-prefetch-step has no effect without --offload-group-size"),
+    ("offloaded_blocks_are_in_a_group", [{"offload_group_size": 2, "offload_num_in_group": 2}, GPU],
+     [{"offload_group_size": 2, "offload_num_in_group": 3}, GPU], "--offload-num-in-group 3: a group has 2 blocks"),
+    ("offloading_needs_a_device", [{"offload_group_size": 2}, GPU | OFFLOADS], [{"offload_group_size": 2}, CPU],
+     "--offload-group-size 2 has no effect on cpu, which computes in the host's memory"),
+    ("offloading_needs_a_device", [{"cpu_offload_gb": 2.0}, GPU | OFFLOADS],
+     [{"cpu_offload_gb": 2.0}, GPU | platform(offload_backends=["prefetch"])], "--offload-backend uva: some serves prefetch"),
+    ("offloading_needs_a_device", [{"offload_group_size": 2}, GPU | OFFLOADS],
+     [{"offload_group_size": 2, **RANKS}, GPU | OFFLOADS],
+     "ranks that divide a model hold their weights on their devices"),
+    ("offloaded_layers_are_ours", [{"offload_group_size": 2}, model()], [{"offload_group_size": 2}, {"spec": MODULES}],
+     "the layers of transformers read their weights on the device"),
+    ("host_memory_holds_offloaded_weights", [{"cpu_offload_gb": 9.0}, {"offloaded_bytes": 9 * GIB, "host_memory": 9 * GIB}],
+     [{"cpu_offload_gb": 9.0}, {"offloaded_bytes": 9 * GIB, "host_memory": 8 * GIB}],
+     "--cpu-offload-gb 9: 9.0 GiB of weights belong into host memory, and this machine has 8.0 GiB"),
     ("disk_size_needs_a_path", [{"kv_offloading_disk_size": 1.0, "kv_offloading_disk_path": "d"}],
      [{"kv_offloading_disk_size": 1.0}], "--kv-offloading-disk-path"),
     ("offloading_needs_prefix_caching", [{"kv_offloading_size": 1.0}, {}],

@@ -4,17 +4,22 @@ import gzip
 import json
 import logging
 import threading
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
-from core.api.errors import ConfigError, UtilityError
+from core.api.errors import ConfigError, CoreError, UtilityError
 from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, TokenColumns
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
 from core_config.served.log_file import log_config
 from core_frontend.llm import LLM
 from core_frontend.stat_totals import STATES, StatTotals
+from core_runtime.executor.profiling import ProgramProfiler
+from core_runtime.models.layer_ranges import LayerRanges
 from core_supervision.link.ledger import Ledger
 
 PARAMS = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
@@ -62,9 +67,67 @@ def test_chosen_steps_are_profiled(tiny_llama: Path, tmp_path: Path) -> None:
         llm.generate({"prompt_token_ids": [5, 6, 7]}, PARAMS, use_tqdm=False)
         for writing in [thread for thread in threading.enumerate() if thread.name == "core-profile"]:
             writing.join()
-        assert len(list(tmp_path.iterdir())) == 1, "it has ended by itself"
+        assert len(list(tmp_path.glob("*.gz"))) == 1, "it has ended by itself"
         path = Path(llm.stop_profile())
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(tmp_path.glob("*.gz")) == [path]
+
+
+def test_blocks_are_ranges_with_a_table_of_their_times(tiny_llama: Path, tmp_path: Path) -> None:
+    keys = {"profiler": "torch", "torch_profiler_dir": str(tmp_path), "torch_profiler_use_gzip": False}
+    settings = {"max_model_len": 64, "num_gpu_blocks_override": 16, "enable_layerwise_nvtx_tracing": True}
+    with LLM(str(tiny_llama), profiler_config=keys, **settings) as llm:
+        llm.start_profile()
+        llm.generate({"prompt_token_ids": [5, 6, 7]}, PARAMS, use_tqdm=False)
+        path = Path(llm.stop_profile())
+        num_steps = sum(llm.stats().step_sizes[:-1])
+    names = Counter(event.get("name") for event in json.loads(path.read_text())["traceEvents"])
+    blocks = sorted(name for name in names if str(name).startswith("block "))
+    assert blocks == [f"block {number}" for number in range(len(blocks))] and len(blocks) > 1
+    table = path.with_name(path.name.replace(".pt.trace.json", ".layers.txt")).read_text().splitlines()
+    rows = [line.split() for line in table[1:]]
+    assert [(f"block {row[0]}", int(row[1])) for row in rows] == [(name, num_steps) for name in blocks]
+    assert all(float(row[2]) > 0.0 for row in rows)
+    operations = path.with_name(path.name.replace(".pt.trace.json", ".operations.txt")).read_text()
+    assert "block 0" in operations and "aten::" in operations
+
+
+def test_ranges_are_balanced_over_a_step_that_fails() -> None:
+    class Nvtx:
+        calls: ClassVar[list[str]] = []
+
+        def range_push(self, name: str) -> None:
+            self.calls.append(name)
+
+        def range_pop(self) -> None:
+            self.calls.append("pop")
+
+    ranges = LayerRanges(Nvtx())
+    ranges.begin(0)
+    ranges.begin(1)  # the step fails here, and the next one begins
+    ranges.begin(0)
+    ranges.end()
+    ranges.end()
+    assert Nvtx.calls == ["block 0", "pop", "block 1", "pop", "block 0", "pop"]
+
+
+def test_a_program_around_the_process_is_told_when_to_record() -> None:
+    calls: list[str] = []
+    runtime = SimpleNamespace(
+        cudaProfilerStart=lambda: calls.append("start"), cudaProfilerStop=lambda: calls.append("stop")
+    )
+    profiler = ProgramProfiler(runtime)
+    with pytest.raises(UtilityError, match="start one first"):
+        profiler.stop()
+    place = profiler.start()
+    with pytest.raises(UtilityError, match="already"):
+        profiler.start()
+    profiler.stop()
+    assert calls == ["start", "stop"] and profiler.written() == place
+
+
+def test_a_program_needs_a_cuda_device(tiny_llama: Path) -> None:
+    with pytest.raises(CoreError, match="no CUDA device is here; choose torch"):
+        LLM(str(tiny_llama), max_model_len=64, profiler_config={"profiler": "cuda"})
 
 
 def test_without_a_profiler_that_is_said(tiny_llama: Path) -> None:

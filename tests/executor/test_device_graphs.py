@@ -97,3 +97,39 @@ def test_after_a_recording_that_failed_work_goes_on_in_its_own_stream(module: Mo
 def test_a_device_without_graphs_says_so() -> None:
     with pytest.raises(RuntimeError, match="has no graphs"):
         TorchCalls(Module(), torch.device("cpu")).record(lambda: None)
+
+
+class Streams(Module):
+    """torch.cuda with streams and events that write down what they are told. told: the stream and the call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, str]] = []
+
+    def Stream(self, device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(wait_event=lambda event: self.told.append(("of weights", f"wait {event.name}")))
+
+    def Event(self) -> SimpleNamespace:
+        name = f"event {len(self.told)}"
+        return SimpleNamespace(name=name, record=lambda: self.told.append((self.where(), f"record {name}")))
+
+    def where(self) -> str:
+        return "default" if self.current_stream() == "default" else "of weights"
+
+
+def test_weights_are_copied_in_a_stream_of_their_own_behind_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event of the computing stream brings the copy into a recording, and kernels wait for the event behind it."""
+    module = Streams()
+    calls = TorchCalls(module, torch.device("cpu"))
+    monkeypatch.setattr(calls, "copy", lambda target, source: module.told.append((module.where(), "copy")))
+    after = calls.mark()
+    calls.fetch(torch.zeros(4), torch.ones(4), after)
+    assert module.told == [
+        ("default", "record event 0"),
+        ("of weights", "wait event 0"),
+        ("of weights", "copy"),
+        ("of weights", "record event 3"),
+    ]
+    assert module.current_stream() == "default"
+    with pytest.raises(RuntimeError, match="no addresses that are valid on both sides"):
+        calls.in_place(torch.zeros(4, dtype=torch.uint8))

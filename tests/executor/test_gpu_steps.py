@@ -13,7 +13,8 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import UserError
-from core_kit.devices.fake_device import POISON, FakeCalls, FakeSpace, Watch
+from core_kit.devices.fake_device import FakeCalls, Watch
+from core_kit.devices.fake_space import POISON, FakeSpace
 from core_kit.devices.graph_runtime import FakeGraphAttention
 from core_platforms.cuda.graphs import Graphs
 from core_platforms.cuda.virtual_memory import TaggedMemory

@@ -167,3 +167,13 @@ def test_torch_compiles_for_a_processor(tmp_path, monkeypatch):
         for rows in (1, 2, 17):
             assert turned(provider, rows).equal(turned(ReferenceKernels(), rows))
     assert not counters["stats"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_what_torch_makes_is_written_where_that_is_said(tmp_path, monkeypatch):
+    """Also where its cache has the code already."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    for place in ("first", "second"):
+        gate(CompiledKernels(AtOnce("cpu", debug_dir=str(tmp_path / place))))
+        assert any(path.read_text() for path in (tmp_path / place).rglob("output_code.py"))

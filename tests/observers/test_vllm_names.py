@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from core.api.config import CacheConfig
 from core.api.stats import SchedulerStats
 from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
+from core_observers.hidden_names import HIDDEN
 from core_observers.metrics import ServerMetrics
 from core_observers.step_sizes import STEP_BOUNDS
 from core_observers.vllm_names import ABSENT, THEIRS
@@ -59,3 +60,28 @@ def test_what_is_left_out_is_told(exported: dict[str, tuple[str, set[str]]]) -> 
     text = DOCUMENTATION.read_text()
     for name, reason in ABSENT.items():
         assert f"`{name}`" in text and reason in text
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        (None, set()),
+        ("0.9.2", set(HIDDEN)),
+        ("0.11", {"time_per_output_token_seconds"}),
+        ("0.12", set()),
+    ],
+)
+def test_hidden_names_come_back_with_the_values_of_the_present_ones(version: str | None, names: set[str]) -> None:
+    stats = SchedulerStats(prefix_queries=7, prefix_hits=3, kv_cache_usage=0.25)
+    metrics = ServerMetrics("tiny", lambda: stats, vllm_names=True, hidden_version=version)
+    families = {
+        family.name: family for family in text_string_to_metric_families(asyncio.run(metrics.render()).decode())
+    }
+    assert {THEIRS + name for name in names} == {THEIRS + name for name in HIDDEN} & set(families)
+    for name in names:
+        present = families[THEIRS + HIDDEN[name][0]]
+        hidden = families[THEIRS + name]
+        assert (hidden.type, [sample.value for sample in hidden.samples]) == (
+            present.type,
+            [sample.value for sample in present.samples],
+        )

@@ -239,6 +239,7 @@ def _metrics(
         cache,
         restarts=engine.restarts.num_restarts,
         vllm_names=server.vllm_metrics,
+        hidden_version=server.show_hidden_metrics_for_version,
         buckets=server.custom_histogram_buckets,
         work_of=None if server.step_work is None else server.step_work.of,
         adapters=adapters,

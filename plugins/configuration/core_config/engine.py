@@ -41,6 +41,7 @@ from core_config.stages.settings import Settings, underscored
 from core_config.structured_outputs import structured_outputs_config
 from core_config.weight_transfer import weight_transfer_config
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
+from core_runtime.specs.weight_offload import WEIGHT_OFFLOAD
 
 GIB = 1 << 30
 NO_PLAN = MemoryPlan(weights=0, block=0, num_blocks=0, block_size=0, groups=())
@@ -68,7 +69,7 @@ def engine_config(
     plan = plan or NO_PLAN
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
-    plugins = plugin_choices(settings, registry, chosen, problems)
+    plugins = _with_offload(plugin_choices(settings, registry, chosen, problems), plan)
     model = msgspec.structs.replace(
         _model(settings, checkpoint, spec, served),
         pooling=pooling,
@@ -110,6 +111,14 @@ def engine_config(
         aggregate_stats_log=settings["aggregate_engine_logging"],
         media=media_config(settings, checkpoint.path, checkpoint.manifest, plugins, pooling),
     )
+
+
+def _with_offload(plugins: PluginChoices, plan: MemoryPlan) -> PluginChoices:
+    """Return the choices with the weights that lie in host memory, if any do."""
+    if plan.offload is None:
+        return plugins
+    arguments = {**plugins.arguments, WEIGHT_OFFLOAD: msgspec.to_builtins(plan.offload)}
+    return msgspec.structs.replace(plugins, arguments=arguments)
 
 
 def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: tuple[str, ...]) -> ModelConfig:

@@ -48,6 +48,8 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
     """Return the memory plan in bytes and tokens."""
     return {
         "weights_bytes": plan.weights,
+        "offloaded_bytes": plan.offloaded,
+        "slot_bytes": plan.slots,
         "proposer_bytes": plan.proposer,
         "kv_bytes": plan.kv,
         "kv_bytes_per_token": plan.kv_per_token,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from core.api.config import PluginChoices
 from core.api.errors import nearest
 from core.args.plugin_arguments import convert_struct
@@ -15,7 +17,8 @@ from core.args.schema import flag_of
 from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
 from core_config.arguments import foreign
-from core_config.profiler import profile_window
+from core_config.numa import numa_binding
+from core_config.profiler import profile_settings, profile_window
 from core_config.selection.reasons import constraint_problems
 from core_config.speculation import acceptance
 from core_config.speculation.control import CONTROL_KEYS
@@ -24,7 +27,9 @@ from core_config.stages.attention import LAYER_KINDS
 from core_config.stages.chosen import Chosen
 from core_config.stages.kv_transfer import named_connectors, with_own_config
 from core_config.stages.settings import Settings, underscored
-from core_observers.observer_settings import PROFILE_WINDOW, WORKER_EXTENSION
+from core_observers.observer_settings import CRASH_DUMP, NUMA_BINDING, PROFILE_WINDOW, RECORDINGS, WORKER_EXTENSION
+from core_runtime.specs.operation_order import OPERATION_ORDER, as_order
+from core_runtime.specs.profile_settings import PROFILE
 
 Arguments = dict[str, Any]
 NOUNS = {"attention": "attention backend", "kernels": "provider of kernels", "kv_connector": "KV connector"}
@@ -38,6 +43,18 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
     if settings["worker_extension_cls"] is not None:
         arguments[WORKER_EXTENSION] = {"cls": settings["worker_extension_cls"]}
+    binding = None if problems else numa_binding(settings)
+    if binding is not None:
+        arguments[NUMA_BINDING] = binding
+    if settings["ir_op_priority"] and not problems:
+        arguments[OPERATION_ORDER] = as_order(settings["ir_op_priority"])
+    if settings["crash_dump"] is not None:
+        arguments[CRASH_DUMP] = {"directory": settings["crash_dump"]}
+    if settings["cudagraph_metrics"]:
+        arguments[RECORDINGS] = {"enabled": True}
+    arguments[PROFILE] = msgspec.to_builtins(
+        profile_settings(settings["profiler_config"], layers=settings["enable_layerwise_nvtx_tracing"])
+    )
     window = profile_window(settings["profiler_config"])
     if window is not None:
         arguments[PROFILE_WINDOW] = window
@@ -118,6 +135,9 @@ def _checked_arguments(
         elif argument is not None:
             values = settings[argument]
             prefix = flag_of(argument)
+        dump = settings.mapping("compilation_config").get("debug_dump_path")
+        if dump and manifest.spec.capabilities.get("dumps_on_request"):
+            values = {**values, "debug_dump": dump}
         if settings["batch_invariant"] and manifest.spec.capabilities.get("invariant_on_request"):
             values = {**values, "invariant": True}
         _, wrong = convert_struct(manifest.spec.arguments, values, prefix)

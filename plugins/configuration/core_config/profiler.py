@@ -9,20 +9,33 @@ from typing import Any
 
 from core.api.config import ProfilerConfig
 from core_config.stages.settings import underscored
+from core_runtime.specs.profile_settings import ProfileSettings
 
 PREFIX = "torch_profiler_"
 OF_WINDOW = ("delay_iterations", "max_iterations", "wait_iterations", "warmup_iterations", "active_iterations")
 """Keys that say which steps are recorded."""
+OF_SETTINGS = ("torch_profiler_dump_cuda_time_total",)
+"""Keys about what is written beside a trace."""
+
+
+def profile_settings(given: dict[str, Any] | None, *, layers: bool) -> ProfileSettings:
+    """Return what a profile has beside its trace. layers: whether blocks are ranges."""
+    keys = underscored(given or {})
+    tables = keys.get(OF_SETTINGS[0], True)
+    return ProfileSettings(layers=layers, tables=bool(tables), program=keys.get("profiler") == "cuda")
 
 
 def profiler_config(given: dict[str, Any] | None, problems: list[str]) -> ProfilerConfig | None:
     """Return the config, None where no profiler is named. A missing directory is a problem."""
     keys = underscored(given or {})
-    if keys.pop("profiler", None) is None:
+    profiler = keys.pop("profiler", None)
+    if profiler is None:
         return None
-    values = {name.removeprefix(PREFIX): value for name, value in keys.items() if name not in OF_WINDOW}
+    values = {
+        name.removeprefix(PREFIX): value for name, value in keys.items() if name not in (*OF_WINDOW, *OF_SETTINGS)
+    }
     directory = values.pop("dir", "")
-    if not directory:
+    if not directory and profiler == "torch":
         problems.append(
             "--profiler-config.profiler torch: traces need a directory; give --profiler-config.torch_profiler_dir."
         )

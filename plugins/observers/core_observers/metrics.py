@@ -18,8 +18,17 @@ from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
 from core.api.stats import SchedulerStats
-from core_observers import audit_metrics, draft_metrics, kv_metrics, lifecycle_metrics, step_metrics, work_metrics
+from core_observers import (
+    audit_metrics,
+    draft_metrics,
+    kv_metrics,
+    lifecycle_metrics,
+    recording_metrics,
+    step_metrics,
+    work_metrics,
+)
 from core_observers.adapter_metrics import AdapterCollector, AdapterUse
+from core_observers.hidden_names import hidden_since, version_of
 from core_observers.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core_observers.shared_metrics import AskOthers, merged, page
 from core_observers.shared_metrics import families as as_messages
@@ -66,6 +75,7 @@ class ServerMetrics:
     cache: reported as `core:cache_config_info`.
     restarts: engines that were started because one had died, by cause.
     vllm_names: whether each metric also has vLLM's name.
+    hidden_version: version since which names that vLLM has hidden are among these; None: they are not.
     adapters: says which adapters are in use; None: there are none.
     engines: returns the state of each engine of a group, which the label `engine` then names; None: there is one.
     work_of: estimates the work of steps; None: it is not estimated.
@@ -80,6 +90,7 @@ class ServerMetrics:
         restarts: Mapping[str, int] = MappingProxyType({}),
         *,
         vllm_names: bool = False,
+        hidden_version: str | None = None,
         adapters: AdapterUse | None = None,
         engines: Callable[[], Sequence[SchedulerStats]] | None = None,
         buckets: Mapping[str, Sequence[float]] = MappingProxyType({}),
@@ -87,6 +98,7 @@ class ServerMetrics:
     ) -> None:
         self.registry = CollectorRegistry()
         self._vllm_names = vllm_names
+        self._hidden = {} if hidden_version is None else hidden_since(version_of(hidden_version))
         self._scheduler: Collector = _SchedulerCollector(model_name, stats, cache, work_of)
         if engines is not None:
             self._scheduler = _GroupCollector(model_name, engines, cache, work_of)
@@ -118,7 +130,7 @@ class ServerMetrics:
             counted = merged({**others, self._number: as_messages(counted)})
         metrics: Iterable[Metric] = itertools.chain(self._scheduler.collect(), counted)
         if self._vllm_names:
-            metrics = with_vllm_names(metrics, PREFIX)
+            metrics = with_vllm_names(metrics, PREFIX, self._hidden)
         return page(metrics)
 
 
@@ -168,6 +180,7 @@ class _SchedulerCollector(Collector):
         yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
         yield from audit_metrics.audits(PREFIX, self.model_name, stats.audits)
         yield from work_metrics.work(PREFIX, self.model_name, stats.work, self.work_of)
+        yield from recording_metrics.recordings(PREFIX, self.model_name, stats.work)
         yield from kv_metrics.handoffs(PREFIX, self.model_name, stats)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:

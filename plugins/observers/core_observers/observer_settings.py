@@ -7,4 +7,7 @@ observers, and whoever asks whether an engine has one.
 from typing import Final
 
 WORKER_EXTENSION: Final = "engine_observer.worker_extension"
+CRASH_DUMP: Final = "engine_observer.crash_dump"
+NUMA_BINDING: Final = "engine_observer.numa"
+RECORDINGS: Final = "engine_observer.recordings"
 PROFILE_WINDOW: Final = "engine_observer.profile_window"

@@ -26,18 +26,25 @@ ABSENT: Mapping[str, str] = MappingProxyType(
 """Metrics of vLLM 0.30 that our servers do not have, without their prefix, and why."""
 
 
-def with_vllm_names(metrics: Iterable[Metric], prefix: str) -> Iterator[Metric]:
-    """Yield all metrics; each one whose name begins with `prefix` is followed by a copy with vLLM's prefix."""
+def with_vllm_names(
+    metrics: Iterable[Metric], prefix: str, hidden: Mapping[str, Iterable[str]] = MappingProxyType({})
+) -> Iterator[Metric]:
+    """Yield all metrics; each one whose name begins with `prefix` is followed by a copy with vLLM's prefix.
+
+    hidden: further names of some of them, see `hidden_since`.
+    """
     for metric in metrics:
         yield metric
         if metric.name.startswith(prefix):
-            yield _renamed(metric, prefix)
+            present = metric.name.removeprefix(prefix)
+            for name in (present, *hidden.get(present, ())):
+                yield _renamed(metric, prefix + present, THEIRS + name)
 
 
-def _renamed(metric: Metric, prefix: str) -> Metric:
-    copy = Metric(THEIRS + metric.name.removeprefix(prefix), metric.documentation, metric.type)
+def _renamed(metric: Metric, before: str, after: str) -> Metric:
+    copy = Metric(after, metric.documentation, metric.type)
     for sample in metric.samples:
-        name = THEIRS + sample.name.removeprefix(prefix)
+        name = after + sample.name.removeprefix(before)
         labels = {**sample.labels, **ENGINE}
         copy.add_sample(name, labels, sample.value)
     return copy

@@ -34,7 +34,8 @@ class DoublePlatform:
 
 def open_gpu(kernels, is_watched):
     """The runtime of GPUs, over a device that is not there."""
-    from core_kit.devices.fake_device import FakeCalls, FakeKernels, FakeSpace
+    from core_kit.devices.fake_device import FakeCalls, FakeKernels
+    from core_kit.devices.fake_space import FakeSpace
     from core_platforms.cuda.graphs import Graphs
     from core_platforms.cuda.runtime import SleepingRuntime
     from core_platforms.cuda.virtual_memory import TaggedMemory
@@ -62,6 +63,9 @@ class GpuPlatform:
         return open_gpu(kernels, self._is_watched)
 
 
+OFFLOADS = {"offload_backends": ["prefetch", "uva"]}
+
+
 @hookimpl
 def core_spec():
     """Say what the plugin is."""
@@ -69,7 +73,7 @@ def core_spec():
         name="double",
         summary="doubles of devices",
         arguments=Arguments,
-        capabilities={"dtypes": ["float32"], "activation_dtype": "float32", "device_graphs": True},
+        capabilities={"dtypes": ["float32"], "activation_dtype": "float32", "device_graphs": True} | OFFLOADS,
         priority=-100,
     )
 

@@ -27,6 +27,8 @@ MAX_TAPS = 8
 MAX_STATE_ROW = 256
 MAX_STATE_ROWS = 512
 MAX_HEAD_SIZE = 512
+SERVED_STATES = tuple(dtype for dtype in STATE_TYPES if ":" not in dtype)
+"""Storage types of states, except those that are rounded by chance."""
 MAX_KEY_SIZE = 576  # of a latent and its rotated key together
 
 
@@ -36,8 +38,8 @@ def unsupported_state(query: StateQuery) -> list[Reason]:
     reasons = []
     if query.device != "cpu":
         reasons.append(Reason("device", "cpu", query.device))
-    if not set(query.dtype.split("+")) <= set(STATE_TYPES):
-        reasons.append(Reason("state_dtype", " or ".join(STATE_TYPES), query.dtype))
+    if not set(query.dtype.split("+")) <= set(SERVED_STATES):
+        reasons.append(Reason("state_dtype", " or ".join(SERVED_STATES), query.dtype))
     if spec.op not in STATE_OPS:
         return [*reasons, Reason("state_op", " or ".join(STATE_OPS), spec.op)]
     sizes = spec.sizes

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.reason import Reason
-from core.api.specs import STATE_TYPES, AttentionQuery, StateQuery
+from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_attention.cpu_paged.limits import (
     ELEMENTS,
     HEAD_MULTIPLE,
     MAX_HEAD_SIZE,
     MIN_HEAD_SIZE,
+    SERVED_STATES,
     STATE_OPS,
     VERSION,
     unsupported,
@@ -37,7 +38,7 @@ def core_spec() -> PluginSpec:
             "devices": ["cpu"],
             "layer_kinds": ["full", "sliding", "latent", "state"],
             "state_ops": list(STATE_OPS),
-            "state_dtypes": list(STATE_TYPES),
+            "state_dtypes": list(SERVED_STATES),
             "kv_dtypes": list(ELEMENTS),
             "head_size_multiple": HEAD_MULTIPLE,
             "min_head_size": MIN_HEAD_SIZE,

@@ -115,6 +115,7 @@ def _print_memory(plan: MemoryPlan) -> None:
     types = ", ".join(f"{dtype} in {count} layers" for dtype, count in plan.kept_layers.items())
     rows = [
         ["  weights", human_bytes(plan.weights), "as the kernels hold them"],
+        *(_offloaded(plan) if plan.offload is not None else []),
         *([["  proposer", human_bytes(plan.proposer), "its own weights"]] if plan.proposer else []),
         *([["  adapters", human_bytes(plan.adapters), resident]] if plan.adapters else []),
         *([["  tower", human_bytes(plan.tower), tower]] if plan.tower else []),
@@ -125,6 +126,19 @@ def _print_memory(plan: MemoryPlan) -> None:
         ["  workspace", human_bytes(plan.workspace), "buffers of the largest step; untouched pages cost nothing"],
     ]
     print_table(("  what", "size", "of"), rows)
+
+
+def _offloaded(plan: MemoryPlan) -> list[list[str]]:
+    """Return the rows about weights in host memory."""
+    assert plan.offload is not None, "only then are there such rows"
+    where = f"in the host's memory, of {len(plan.offload.roles)} blocks"
+    rows = [["  of them", human_bytes(plan.offloaded), f"{where}, read there by kernels"]]
+    if not plan.offload.in_place:
+        rows[0][2] = f"{where}, copied to the device ahead of each"
+        rows.append(
+            ["  slots", human_bytes(plan.slots), f"on the device: {plan.offload.slots} that these blocks share"]
+        )
+    return rows
 
 
 def _group(group: KVGroup) -> str:

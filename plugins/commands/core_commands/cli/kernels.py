@@ -1,5 +1,6 @@
 """`core kernels build [MODEL] [--sm CHIP,...]`: compile kernels ahead of time, so that startup does not wait for a
-compiler; `core kernels tune MODEL`: measure the fastest tiles for a model's products on this machine's GPU.
+compiler; `core kernels tune MODEL`: measure the fastest tiles for a model's products on this machine's GPU;
+`core kernels list`: which providers serve which operations here.
 
 Owns: the commands' arguments and output, and the detection of this machine's chips. Never does: compile, measure.
 Called by: the frame.
@@ -27,6 +28,11 @@ VERBS = {
         "[MODEL] [ARGUMENTS] [--sm CHIP,...] [--jobs N]",
         "Compile kernels ahead of their first launch: those that MODEL calls with these arguments, which are those of `core "
         "serve`, or without one those that most models call.",
+    ),
+    "list": (
+        "[--device DEVICE] [--kernels NAME,...]",
+        "Show for each operation between matrices which providers serve it on this machine, best first. --ir-op-priority "
+        "changes the order of one.",
     ),
     "tune": (
         "MODEL [ARGUMENTS]",
@@ -59,6 +65,10 @@ def kernels(words: list[str]) -> int:
         return 2
     if verb not in VERBS:
         raise UserError(f"core kernels {verb}: unknown; known: {', '.join(VERBS)}.{nearest(verb, VERBS)}")
+    if verb == "list":
+        from core_commands.cli.kernels_list import list_kernels
+
+        return list_kernels(words)
     return _build(words) if verb == "build" else _tune(words)
 
 
@@ -69,6 +79,10 @@ def _help(verb: str) -> None:
         return
     usage, summary = VERBS[verb]
     sections = [option_section("Options", KernelsOptions)] if verb == "build" else []
+    if verb == "list":
+        from core_commands.cli.kernels_list import ListOptions
+
+        sections = [option_section("Options", ListOptions)]
     show(f"core kernels {verb} {usage}", summary, sections)
 
 

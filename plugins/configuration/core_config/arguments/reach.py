@@ -34,6 +34,7 @@ OF_API_SERVERS = (
         "disable_log_stats",
         "engine_stall_timeout",
         "vllm_metrics",
+        "show_hidden_metrics_for_version",
         "enable_mfu_metrics",
         "otlp_traces_endpoint",
         "collect_detailed_traces",

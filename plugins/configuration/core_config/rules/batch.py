@@ -159,7 +159,14 @@ def mixed_budget_is_part_of_the_budget(facts: Facts) -> Findings:
             yield Derive("max_num_mixed_batched_tokens", budget, why)
 
 
+def interactive_streams_wait_for_no_queue(facts: Facts) -> Findings:
+    """Streams that are to wait little do not wait longer while prompts queue up."""
+    if facts["performance_mode"] == "interactivity":
+        yield Derive("queued_prompts_weight", 0.0, "--performance-mode interactivity: streams wait for no queue")
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(interactive_streams_wait_for_no_queue),
     Rule(open_sizes_get_constants, "platform"),
     Rule(budget_gives_each_sequence_a_token),
     Rule(open_size_follows_the_given_one, "platform"),

@@ -89,6 +89,26 @@ def compiled_code_is_kept_in_a_directory(facts: Facts) -> Findings:
         yield Warn(f"{PREFIX}.cache_dir has no effect: nothing is compiled; --optimization-level 3 compiles.")
 
 
+def what_is_compiled_is_written(facts: Facts) -> Findings:
+    """What the compiler makes is written to a directory, where it compiles at all."""
+    path = facts.settings.mapping("compilation_config").get("debug_dump_path")
+    if not path:
+        return
+    if Path(path).exists() and not Path(path).is_dir():
+        yield Problem(f"{PREFIX}.debug_dump_path {path}: it is a file; name a directory.")
+    elif COMPILER not in facts["kernels"]:
+        yield Warn(f"{PREFIX}.debug_dump_path has no effect: nothing is compiled; --optimization-level 3 compiles.")
+
+
+def named_blocks_are_not_recorded(facts: Facts) -> Findings:
+    """Blocks are named for profiles by the layers' own code, which recorded steps do not run."""
+    if not facts["enable_layerwise_nvtx_tracing"]:
+        return
+    yield Derive("enforce_eager", True, "--enable-layerwise-nvtx-tracing: recorded steps have no ranges")
+    if facts.given("enforce_eager") and not facts["enforce_eager"]:
+        yield Warn("--enable-layerwise-nvtx-tracing has no effect in recorded steps; leave --no-enforce-eager out.")
+
+
 def level_is_told(facts: Facts) -> Findings:
     """Without a level, steps are recorded in all sizes and nothing is compiled; without sizes, 1 means 2."""
     level = facts["optimization_level"]
@@ -138,6 +158,8 @@ RULES: tuple[Rule, ...] = (
     Rule(torch_compiles_where_that_is_said),
     Rule(largest_size_is_among_the_sizes),
     Rule(compiled_code_is_kept_in_a_directory),
+    Rule(what_is_compiled_is_written),
+    Rule(named_blocks_are_not_recorded),
     Rule(level_is_told, "platform"),
     Rule(sizes_need_recordings_of_one_size, "platform"),
     Rule(platform_and_sizes_agree, "platform"),

@@ -9,6 +9,7 @@ from core.api.specs import STATE_DTYPE
 from core.args.schema import flag_of
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 from core_config.stages.settings import Settings
+from core_runtime.specs.kv_types import state_dtype
 
 
 def prefixes_are_matched_in_blocks(facts: Facts) -> Findings:
@@ -60,7 +61,20 @@ def snapshot_every(settings: Settings) -> int:
     return interval
 
 
+def rounding_by_chance_needs_float16(facts: Facts) -> Findings:
+    """Only states in float16 are rounded by chance, and only their recurrent part."""
+    if not facts["enable_mamba_cache_stochastic_rounding"]:
+        return
+    kept = state_dtype(facts["mamba_cache_dtype"], facts["mamba_ssm_cache_dtype"])
+    if kept.rpartition("+")[2] != "float16":
+        yield Warn(
+            "--enable-mamba-cache-stochastic-rounding has no effect: the recurrent part of states is "
+            f"{kept.rpartition('+')[2]}; give --mamba-ssm-cache-dtype float16."
+        )
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(rounding_by_chance_needs_float16),
     Rule(prefixes_are_matched_in_blocks, "memory"),
     Rule(states_are_kept_at_block_edges, "memory"),
     Rule(kept_states_need_states, "memory"),

@@ -74,7 +74,8 @@ class Facts:
     spec: the model's shape.
     manifest: manifest of the checkpoint.
     pooling: how hidden states become the answer; None: the model generates text.
-    weights_bytes: bytes of the weights, by the memory plan.
+    weights_bytes: bytes of the weights on the device, by the memory plan.
+    offloaded_bytes: bytes of the weights in host memory, by the memory plan.
     workspace_bytes: bytes of a step's buffers, by the memory plan.
     adapters_bytes: bytes of adapters, by the memory plan.
     tower_bytes: bytes of the tower or encoder in the host's memory, by the memory plan.
@@ -101,6 +102,7 @@ class Facts:
     manifest: CheckpointManifest | None = None
     pooling: PoolingConfig | None = None
     weights_bytes: int = 0
+    offloaded_bytes: int = 0
     workspace_bytes: int = 0
     adapters_bytes: int = 0
     tower_bytes: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from core.args.schema import flag_of, schema
 from core_config.arguments.reach import means_nothing_to_llm
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
+from core_observers.hidden_names import hidden_since, version_of
 
 OF_SEVERAL_MODELS = ("models", "model_budget", "model_turn", "model_idle_timeout")
 OF_RESTARTS = (
@@ -113,6 +114,24 @@ def a_log_file_has_levels_of_its_own(facts: Facts) -> Findings:
         yield Warn("--log-level has no effect with --log-config-file, which has levels of its own.")
 
 
+def hidden_metrics_are_vllms(facts: Facts) -> Findings:
+    """Only names of vLLM's metrics were hidden, and only those that it had since a version."""
+    given = facts["show_hidden_metrics_for_version"]
+    if given is None:
+        return
+    try:
+        names = hidden_since(version_of(given))
+    except ValueError:
+        yield Problem(f"--show-hidden-metrics-for-version {given}: expected a version of vLLM, such as 0.10.")
+        return
+    if not facts["vllm_metrics"]:
+        yield Warn(
+            "--show-hidden-metrics-for-version has no effect without --vllm-metrics: of ours no metric is hidden."
+        )
+    elif not names:
+        yield Warn(f"--show-hidden-metrics-for-version {given} has no effect: vLLM has hidden no metric since.")
+
+
 def llm_is_watched_otherwise(facts: Facts) -> Findings:
     """Traces and the log of requests belong to a server."""
     names = (
@@ -120,7 +139,9 @@ def llm_is_watched_otherwise(facts: Facts) -> Findings:
         "log_config_file",
         "log_level",
         "vllm_metrics",
+        "show_hidden_metrics_for_version",
         "enable_mfu_metrics",
+        "cudagraph_metrics",
         "enable_log_requests",
         "max_log_len",
     )
@@ -216,6 +237,7 @@ RULES: tuple[Rule, ...] = (
     Rule(a_fingerprint_of_ones_own_has_a_value),
     Rule(a_log_file_has_levels_of_its_own),
     Rule(llm_is_watched_otherwise),
+    Rule(hidden_metrics_are_vllms),
     Rule(changing_weights_are_held_by_nobody),
     Rule(sleep_frees_kept_blocks),
     Rule(a_quarantine_has_a_list),

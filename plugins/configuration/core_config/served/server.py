@@ -56,6 +56,7 @@ _SAME = (
     "enable_server_load_tracking",
     "enable_tokenizer_info_endpoint",
     "vllm_metrics",
+    "show_hidden_metrics_for_version",
     "uds",
     "shutdown_timeout",
     "api_server_count",

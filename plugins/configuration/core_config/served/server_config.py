@@ -146,6 +146,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ssl_cert_reqs: requirement for clients' certificates, a number of `ssl.VerifyMode`.
     middleware: import paths of the user's own middleware.
     vllm_metrics: whether metrics are written under vLLM's names, too.
+    show_hidden_metrics_for_version: version of vLLM since which hidden names are among these; None: they are not.
     step_work: work of the model's steps, for metrics; None: it is not estimated.
     traces: None: requests are not traced.
     log_config: argument of `logging.config.dictConfig`, in each process of the server; empty: our own.
@@ -197,6 +198,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_tokenizer_info_endpoint: bool = False
     served_model_name_file: str | None = None
     vllm_metrics: bool = False
+    show_hidden_metrics_for_version: str | None = None
     step_work: StepWork | None = None
     traces: TraceSettings | None = None
     log_config: dict[str, Any] = {}

@@ -88,7 +88,8 @@ def query_of(
 
 def settled_state_dtype(settings: Settings) -> str:
     """Return the storage type of states."""
-    return state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"])
+    by_chance = settings["enable_mamba_cache_stochastic_rounding"]
+    return state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"], by_chance=by_chance)
 
 
 def skipped_dtypes(settings: Settings, spec: ModelSpec) -> tuple[str, ...]:

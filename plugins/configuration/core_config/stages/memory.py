@@ -29,6 +29,7 @@ from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stage_groups import groups_of_stages, stages_page_bytes
 from core_runtime.specs.stages import Range
+from core_runtime.specs.weight_offload import OffloadConfig
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 NO_LIMITS = StepLimits()
@@ -40,7 +41,7 @@ Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
 class MemoryPlan:
     """The memory plan of an engine: bytes, and the capacity of the KV cache.
 
-    weights: bytes of all matrices as the kernels store them.
+    weights: bytes of all matrices as the kernels store them, those in host memory included.
     block: bytes of one KV block in the layers of a group.
     num_blocks: blocks of the pool, one of which is reserved as padding.
     block_size: tokens of a block.
@@ -56,6 +57,9 @@ class MemoryPlan:
     num_adapters: limit of adapters in memory.
     tower: bytes of the tower of pictures, or encoder of sounds, in the host's memory.
     tower_rows: limit of bytes of its rows that are kept for later prompts.
+    offloaded: bytes of weights in host memory.
+    slots: bytes of the slots on the device that these are copied to.
+    offload: which weights these are; None: all are on the device.
     """
 
     weights: int
@@ -74,6 +78,9 @@ class MemoryPlan:
     num_adapters: int = 0
     tower: int = 0
     tower_rows: int = 0
+    offloaded: int = 0
+    slots: int = 0
+    offload: OffloadConfig | None = None
 
     @property
     def kv(self) -> int:
@@ -179,14 +186,14 @@ def weights_bytes(spec: ModelSpec, plan: Plan | None, dtype: str, multiple: Call
     """
     total = spec.num_plain * ITEM_BYTES[dtype]
     for parts in spec.fused_groups():
-        total += _group_bytes(parts, plan, dtype, multiple)
+        total += group_bytes(parts, plan, dtype, multiple)
     for half in spec.halves():
         num_matrices = half.shape[0]
-        total += num_matrices * _group_bytes([half], None, dtype, multiple)
+        total += num_matrices * group_bytes([half], None, dtype, multiple)
     return total
 
 
-def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
+def group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
     """Return the bytes of one layer: neighbours of one format are concatenated along N and padded together."""
     total = 0
     rows = 0

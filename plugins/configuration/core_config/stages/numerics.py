@@ -16,6 +16,7 @@ from core.plugin.manifest import Manifest
 from core_config.stages.chosen import Chosen
 from core_config.stages.settings import Settings, underscored
 from core_runtime.specs.kv_types import kv_name, state_dtype
+from core_runtime.specs.operation_order import Order, as_order, order_name
 
 
 def numerics_id(
@@ -25,12 +26,14 @@ def numerics_id(
     dtype: str,
     kv_dtype: str,
     numerics: str,
+    order: str = "",
 ) -> str | None:
     """Return `KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not report its
     part.
 
     given: own arguments that the user gave: of the `platform`, and of each plugin of `kernels` and `attention` by name.
     numerics: `fast` or `reference`.
+    order: see `order_name`.
     """
     version = importlib_metadata.version("torch").partition("+")[0]
     reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}-tree8"
@@ -38,7 +41,15 @@ def numerics_id(
     backends = {_answer(manifest, "attention", given) for manifest in attention}
     if None in providers or None in backends:
         return None
-    return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"
+    return f"{'+'.join([*providers, reference])}{order}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"
+
+
+def given_order(settings: Settings) -> Order:
+    """Return the order of providers for single operations; empty for one that a rule refuses."""
+    try:
+        return as_order(settings["ir_op_priority"])
+    except ValueError:
+        return {}
 
 
 def own_arguments(settings: Settings) -> dict[str, Mapping[str, Any]]:
@@ -58,6 +69,8 @@ def planned_numerics(settings: Settings, chosen: Chosen, layer_dtypes: Sequence[
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()
-    states = state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"])
+    by_chance = settings["enable_mamba_cache_stochastic_rounding"]
+    states = state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"], by_chance=by_chance)
     kv = kv_name(settings["kv_cache_dtype"], layer_dtypes, states)
-    return numerics_id(kernels, attention, own_arguments(settings), settings["dtype"], kv, settings["numerics"])
+    order = order_name(given_order(settings))
+    return numerics_id(kernels, attention, own_arguments(settings), settings["dtype"], kv, settings["numerics"], order)

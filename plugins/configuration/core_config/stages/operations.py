@@ -21,10 +21,11 @@ from core_config.selection.reasons import device_type, promises
 from core_config.stages.attention import query_of
 from core_config.stages.chosen import Chosen
 from core_config.stages.forms import Form, serves
-from core_config.stages.numerics import own_arguments
+from core_config.stages.numerics import given_order, own_arguments
 from core_config.stages.settings import Settings
 from core_config.stages.waivers import given_up
 from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.specs.operation_order import TORCH as TORCH_NAMES
 
 TORCH: Final = "plain torch"
 HOST: Final = "numpy on the host"
@@ -78,6 +79,15 @@ def _kernels_row(
     name: str, query: KernelQuery, providers: Sequence[Manifest], known: dict[str, Manifest], settings: Settings
 ) -> Computed:
     serving = [manifest for manifest in providers if serves(manifest, query)]
+    first = given_order(settings).get(name, ())
+    by_name = {manifest.row.name: manifest for manifest in serving}
+    for chosen in first:
+        if chosen in TORCH_NAMES:
+            serving = []
+            break
+        if chosen in by_name:
+            serving = [by_name[chosen], *(one for one in serving if one is not by_name[chosen])]
+            break
     more = [manifest for manifest in known.values() if manifest not in providers and serves(manifest, query)]
     others = tuple(f"{other.row.name} ({_same_bits(other, settings)})" for other in (*serving[1:], *more))
     if serving:

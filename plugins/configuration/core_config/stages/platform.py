@@ -6,7 +6,7 @@ Owns: that stage. Never does: open a device. Called by: resolve.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from core.plugin.hookspecs import PlatformView
 from core_config.arguments import foreign
@@ -16,6 +16,9 @@ from core_config.stages.attempt import Attempt
 from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.chosen import ChosenPlatform
 from core_config.stages.settings import PREFERENCES
+
+PURPOSES: Final = {"throughput": "llm", "interactivity": "serve"}
+"""Mode of performance → the command whose batch sizes a platform proposes for it."""
 
 
 def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPlatform:
@@ -33,7 +36,7 @@ def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPl
     manifest = choice.manifest
     settings.derive("device", device.name, choice.selection.why)
     view = PlatformView(
-        context=facts.context,
+        context=PURPOSES.get(settings["performance_mode"], facts.context),
         facts=checkpoint.manifest.facts() if checkpoint else None,
         arguments=foreign.WithNeutral(settings.values()),
         set_by_user=tuple(name for name in settings.rows if settings.user_set(name)),

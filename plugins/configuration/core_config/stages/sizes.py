@@ -27,9 +27,10 @@ from core_config.stages.checkpoint import Checkpoint
 from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
 from core_config.stages.memory import NO_LIMITS, MemoryPlan, human_bytes, kv_groups, workspace_bytes
+from core_config.stages.offload import PlannedOffload, planned_offload
 from core_config.stages.settings import Settings
 from core_config.stages.step_limits import LOGITS_BYTES, draft_limits, step_limits
-from core_config.stages.weights import heads_weights, planned_weights, proposer_weights, quantization_plan
+from core_config.stages.weights import counter_of, heads_weights, planned_weights, proposer_weights, quantization_plan
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stages import mixer_ranges
@@ -64,7 +65,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         workspace += ranks * outputs_bytes(spec, placement, limits)
     if piece < block_size:
         workspace += ranks * _gathered_bytes(settings, mixers, piece)
-    facts.weights_bytes = (weights + proposer) // settings["nnodes"]
+    offload = _planned_offload(attempt, checkpoint, spec)
+    facts.offloaded_bytes = offload.host
+    facts.weights_bytes = (weights - offload.host + offload.slots + proposer) // settings["nnodes"]
     facts.workspace_bytes = workspace
     adapter = planned_adapter(settings, chosen, spec)
     num_adapters = settings["max_cpu_loras"] if settings["enable_lora"] else 0
@@ -91,6 +94,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         num_adapters=num_adapters,
         tower=facts.tower_bytes,
         tower_rows=int(settings["mm_encoder_cache_gb"] * GIB) if facts.tower_bytes else 0,
+        offloaded=offload.host,
+        slots=offload.slots,
+        offload=offload.config,
     )
     attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
     return replace(plan, max_model_len=settings["max_model_len"])
@@ -118,6 +124,14 @@ def _planned_groups(
     # A block has a part on each rank; those of this host count.
     facts.block_bytes = -(-of_rank * settings["tensor_parallel_size"] // settings["nnodes"])
     return groups
+
+
+def _planned_offload(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> PlannedOffload:
+    """Return what lies in host memory. Raises UserError."""
+    if not isinstance(spec, DecoderSpec):  # layers of transformers keep their weights, as a rule has told
+        return PlannedOffload()
+    settings = attempt.settings
+    return planned_offload(settings, spec, counter_of(settings, attempt.chosen, checkpoint.manifest))
 
 
 def _planned_draft(attempt: Attempt, checkpoint: Checkpoint, limits: StepLimits) -> tuple[int, StepLimits, int]:

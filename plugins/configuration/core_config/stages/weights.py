@@ -8,15 +8,17 @@ Called by: resolve.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from core.api.errors import ConfigError
+from core.api.specs import LayerSpec
 from core.args.plugin_arguments import convert_struct
 from core.plugin.capabilities import roundings_of
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core_config.plugin_choices import speculative_arguments
 from core_config.stages.chosen import Chosen
-from core_config.stages.memory import ITEM_BYTES, Plan, weights_bytes
+from core_config.stages.memory import ITEM_BYTES, Plan, group_bytes, weights_bytes
 from core_config.stages.settings import Settings
 from core_runtime.contracts import QuantizationMethod
 from core_runtime.models.tensors.tensor_check import check_tensors
@@ -31,6 +33,31 @@ def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMani
     Raises ConfigError when the checkpoint's tensors do not fit the model, UserError or PluginError when a part cannot
     be served.
     """
+    multiple = _row_multiple(chosen)
+    plan = quantization_plan(settings, chosen, manifest)
+    total = weights_bytes(spec, plan, settings["dtype"], multiple)
+    if isinstance(spec, DecoderSpec) and (plan is not None or _is_plain(chosen)):
+        problems = check_tensors(manifest, spec, plan).problems(manifest.ref, spec)
+        if problems:
+            raise ConfigError(problems)
+    return total
+
+
+def counter_of(
+    settings: Settings, chosen: Chosen, manifest: CheckpointManifest
+) -> Callable[[Sequence[LayerSpec]], int]:
+    """Return a function for the bytes of parts that may become one kernel. It raises UserError as `planned_weights` does."""
+    plan = quantization_plan(settings, chosen, manifest)
+    multiple = _row_multiple(chosen)
+
+    def count(parts: Sequence[LayerSpec]) -> int:
+        # halves of a latent's matrix have three axes, and are plain whatever the checkpoint's format
+        return group_bytes(parts, None if len(parts[0].shape) > 2 else plan, settings["dtype"], multiple)
+
+    return count
+
+
+def _row_multiple(chosen: Chosen) -> Callable[[str], int]:
     kernels = chosen.stages.get("kernels")
     providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
 
@@ -43,13 +70,7 @@ def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMani
                 return int(capabilities.get("row_multiple", 1))
         return 1
 
-    plan = quantization_plan(settings, chosen, manifest)
-    total = weights_bytes(spec, plan, settings["dtype"], multiple)
-    if isinstance(spec, DecoderSpec) and (plan is not None or _is_plain(chosen)):
-        problems = check_tensors(manifest, spec, plan).problems(manifest.ref, spec)
-        if problems:
-            raise ConfigError(problems)
-    return total
+    return multiple
 
 
 def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> int:

@@ -6,6 +6,7 @@ torch at run time. Called by: plugins (they implement these), executor and model
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -78,6 +79,19 @@ class PreparesInto(Protocol):
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
     ) -> LinearKernel:
         """Prepare as `Kernels.linear`. into: page-aligned uint8 [prepared_nbytes] for the prepared weight, or None."""
+        ...
+
+
+@runtime_checkable
+class MovesWeights(Protocol):
+    """A linear, heads or experts kernel whose weights may lie elsewhere: in host memory, or in a slot on the device."""
+
+    def weights(self) -> list[Tensor]:
+        """Return the contiguous tensors that hold the weight, in a fixed order. What a call writes to is not among them."""
+        ...
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read these tensors from now on, of the same shapes and dtypes. Their content may change between two calls."""
         ...
 
 

@@ -127,6 +127,28 @@ class CopiesAside(Uploads, Downloads, Protocol):
         ...
 
 
+@runtime_checkable
+class FetchesWeights(CopiesAside, Protocol):
+    """Optional part of a runtime that `CopiesAside`: weights lie in memory from `host_memory`, and kernels come to them.
+
+    `fetch`, `event` and `wait_aside` may also be called in calls that are recorded, which then do the same again.
+    """
+
+    def fetch(self, target: Tensor, source: Tensor, after: Event) -> Event:
+        """Begin to copy weights to the device, uint8 [nbytes] both, in the order of such copies alone. `source` is read
+        only. Returns the event after the copy, for `wait_aside`.
+
+        after: an event from `event` that the copy waits for.
+        """
+        ...
+
+    def in_place(self, host: Tensor) -> Tensor:
+        """Return memory from `host_memory` as kernels of the device read it, uint8 [nbytes]. Raises UserError where they
+        cannot.
+        """
+        ...
+
+
 class PageCopier(Protocol):
     """Copies of KV blocks in the buffers of a cache in host memory."""
 
@@ -198,8 +220,8 @@ class ExplainsFailures(Protocol):
 class Runtime(Protocol):
     """An opened device. The worker owns it.
 
-    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`, `CopiesPages`,
-    `Releases`, `AllocatesInFiles`, `Trims`, `ExplainsFailures` and `Communicates`.
+    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads`, `CopiesAside`,
+    `FetchesWeights`, `CopiesPages`, `Releases`, `AllocatesInFiles`, `Trims`, `ExplainsFailures` and `Communicates`.
     """
 
     device: torch.device

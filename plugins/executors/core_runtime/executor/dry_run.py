@@ -28,9 +28,12 @@ from core_runtime.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.reloading.checkpoint import open_checkpoint
 from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.operation_order import apply_order
 from core_runtime.models.decoder import Decoder
 from core_runtime.sampling.logprob_rows import LogprobRows
 from core_runtime.specs.draft_config import draft_of
+from core_runtime.specs.operation_order import order_of
+from core_runtime.specs.weight_offload import without_offload
 
 ROWS: Final = (1, 24, 48, 64, 96, 192)
 """Row counts at which kernels switch to another algorithm, or that lie between two such counts."""
@@ -90,7 +93,9 @@ def phantom_decoders(config: EngineConfig, *, reads: bool = True) -> list[Decode
     plugins = PluginTable(config.plugins.table)
     # Nothing is computed.
     options = {"num_threads": 1}
-    providers = [load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels]
+    named = {name: load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels}
+    apply_order(named, order_of(config), config.device.partition(":")[0])
+    providers = list(named.values())
     platform = config.device.partition(":")[0]
     kernels = KernelSet(providers, platform)
     kernels.memory = NOWHERE
@@ -109,7 +114,8 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device, reads: bo
 
     def target(wrap: Wrap | None) -> ModelInstance:
         dtype = device.runtime.activation_dtype(config.model.dtype)
-        return build(config, open_checkpoint(config, plugins, dtype, wrap), device, plugins)
+        # Where weights lie changes no kernel.
+        return build(without_offload(config), open_checkpoint(config, plugins, dtype, wrap), device, plugins)
 
     models = [_read(target, reads=reads and config.plugins.quantization is not None)]
     draft = draft_of(config)

@@ -11,23 +11,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 from torch import Tensor
 
 from core.api.config import CacheConfig, EngineConfig
+from core.api.errors import PluginError
 from core.api.specs import MixerSpec
 from core.kv.groups import single_group
 from core.plugin.table import PluginTable
-from core_runtime.contracts import AttentionParams
+from core_runtime.contracts import AttentionParams, FetchesWeights
 from core_runtime.executor.device import Device
 from core_runtime.executor.kv_memory import KVMemory, num_blocks_of
 from core_runtime.executor.plugin_loading import attention_backends, quantization_method
+from core_runtime.executor.reloading.arena import HOST_CHUNK, Arena
 from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.decoder import Decoder, rotary_tables
 from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.embedding import lengthened
+from core_runtime.models.layer_ranges import LayerRanges
 from core_runtime.models.spare_rows import spare_rows
+from core_runtime.models.tensors.host_weights import HostWeights
 from core_runtime.models.tensors.kv_scales import kv_scales
 from core_runtime.models.tensors.loading import WHOLE, WeightLoading
 from core_runtime.models.tensors.packing import Packing
@@ -36,6 +41,8 @@ from core_runtime.models.tensors.prepared import Recorder
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
+from core_runtime.specs.profile_settings import profile_settings_of
+from core_runtime.specs.weight_offload import block_of_each, offload_of
 
 if TYPE_CHECKING:
     from core_runtime.models.fallback.model import ModuleModel, ModuleWeights
@@ -138,7 +145,7 @@ def build(
         backends = around(backends, spec.mixers, length)
     model: Decoder | ModuleModel
     if store is None:
-        store = PartStore(device.weights_arena())
+        store = PartStore(device.weights_arena(), _host_weights(config, spec, device))
     if isinstance(spec, ModuleSpec):
         model = _modules(config, checkpoint, packing_of(config, checkpoint, device, plugins, store))
         no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
@@ -166,9 +173,34 @@ def build(
     )
     if num_spare:
         model.spare = spare_rows(spec, tables, length)
+    if profile_settings_of(config).layers:
+        model.ranges = LayerRanges(torch.cuda.nvtx if runtime.device.type == "cuda" else None)
+    if store.host is not None:
+        model.fetch = store.host.finish()
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
     learned = _by_mixer(spec, scales)
     return ModelInstance(spec, model, config.cache, backends, learned, store=store, part_numerics=packing.numerics)
+
+
+def _host_weights(config: EngineConfig, spec: ModelSpec, device: Device) -> HostWeights | None:
+    """Return the place for weights in host memory, None where all of this model's lie on the device.
+
+    Raises PluginError for a device that cannot come to them.
+    """
+    offload = offload_of(config)
+    if offload is None or not isinstance(spec, DecoderSpec):
+        return None
+    runtime = device.runtime
+    if not isinstance(runtime, FetchesWeights):
+        raise PluginError(
+            f"{runtime.device}: weights in host memory are out of its reach, expected a platform with `fetch`; leave "
+            "--cpu-offload-gb and --offload-group-size out."
+        )
+    # A small model needs less than a whole chunk.
+    chunk = min(HOST_CHUNK, 1 << offload.nbytes.bit_length())
+    arena = Arena(runtime.host_memory, lambda nbytes: None, chunk)
+    blocks = block_of_each(spec, offload.roles)
+    return HostWeights(offload, blocks, runtime, arena, lambda nbytes: device.allocate(nbytes, "weights"))
 
 
 def packing_of(

@@ -12,9 +12,12 @@ from core.plugin.capabilities import roundings_of
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core_runtime.contracts import AdapterFormat, Platform, QuantizationMethod, Runtime
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.operation_order import apply_order
 from core_runtime.layers.rows import RowKernels
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.module_spec import ModelSpec
+from core_runtime.specs.operation_order import order_name, order_of
 
 
 def load_plugin(config: EngineConfig, plugins: PluginTable, kind: str, name: str, **extra: Any) -> Any:
@@ -29,11 +32,17 @@ def open_runtime(config: EngineConfig, plugins: PluginTable) -> Runtime:
     choices = config.plugins
     platform: Platform = load_plugin(config, plugins, "platform", choices.platform)
     threads = {"num_threads": platform.num_threads}
-    providers = [load_plugin(config, plugins, "kernels", name, options=threads) for name in choices.kernels]
+    named = {name: load_plugin(config, plugins, "kernels", name, options=threads) for name in choices.kernels}
+    order = order_of(config)
+    apply_order(named, order, config.device.partition(":")[0])
+    providers = list(named.values())
     if config.model.numerics == "reference":
         # Last: `KernelSet` then leaves out its own reference kernels.
         providers.append(RowKernels())
-    return platform.open(config.device, providers)
+    runtime = platform.open(config.device, providers)
+    if order and isinstance(runtime.kernels, KernelSet):
+        runtime.kernels.numerics += order_name(order)
+    return runtime
 
 
 def adapter_formats(config: EngineConfig, plugins: PluginTable) -> dict[str, AdapterFormat]:

@@ -56,6 +56,8 @@ class Recorder:
     sizes: row counts that replace the runtime's own for each kind that has any.
 
     unrecorded: calls that were run directly, by kind.
+    recorded, replayed: calls that were recorded, and that were run by their recording, by kind.
+    rows, padding: rows of these two, and how many of them belonged to no step, by kind.
 
     Only kinds that were added are recorded, and only if the runtime can. A failed recording is not tried again: where one
     recording serves all sizes, the kind is forgotten, otherwise the size alone.
@@ -66,6 +68,10 @@ class Recorder:
         self._sizes = sizes
         self._kinds: dict[str, Recordings] = {}
         self.unrecorded: Counter[str] = Counter()
+        self.recorded: Counter[str] = Counter()
+        self.replayed: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
+        self.padding: Counter[str] = Counter()
 
     def add(self, kind: str, max_rows: int, *, padded: bool = True, every_size: bool = False) -> None:
         """Allow recordings of this kind of call, with at most `max_rows` rows.
@@ -136,11 +142,30 @@ class Recorder:
             replay, _ = recorded
             live_rows, live_seqs = live or (num_rows, num_seqs)
             replay(live_rows, live_seqs)
+            self.replayed[kind] += 1
+            self._count_rows(kind, num_rows, live_rows)
         elif recordings.sizes is None or num_rows in recordings.sizes:
             # No call is needed here: a runtime computes what it records, even if the recording fails.
             self._record(kind, size, num_rows, num_seqs, call)
+            self.recorded[kind] += 1
+            self._count_rows(kind, num_rows, (live or (num_rows, num_seqs))[0])
         else:
             self._run_directly(kind, call)
+
+    def counts(self) -> dict[str, int]:
+        """Return all counts by their name, a colon and the kind."""
+        counters = {
+            "direct": self.unrecorded,
+            "recorded": self.recorded,
+            "replayed": self.replayed,
+            "rows": self.rows,
+            "padding": self.padding,
+        }
+        return {f"{name}:{kind}": count for name, counter in counters.items() for kind, count in counter.items()}
+
+    def _count_rows(self, kind: str, num_rows: int, live: int) -> None:
+        self.rows[kind] += num_rows
+        self.padding[kind] += num_rows - live
 
     def forget(self, kind: str) -> None:
         """Drop the recordings of a kind, because the memory that they use is reused."""

@@ -11,7 +11,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core_kv_connectors.halves.thread import HalfThread
-from core_runtime.executor.profiling import StepProfiler
+from core_runtime.executor.profiling import profiler_of
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.ahead import MOST_IN_FLIGHT, Begun
 from core_runtime.executor.worker import Worker
@@ -36,7 +36,13 @@ class UniprocExecutor:
         self.state = self.worker.state
         self.reloader = Reloader(self.worker)
         self.max_in_flight = 0 if self.worker.ahead is None else MOST_IN_FLIGHT
-        self.profiler = None if config.profiler is None else StepProfiler(config.profiler)
+        self.profiler = profiler_of(config)
+
+    @property
+    def recordings(self) -> dict[str, int]:
+        """Counts of the target's calls since its weights last changed, see `Recorder.counts`; empty while it sleeps."""
+        runner = getattr(self.worker, "runner", None)
+        return {} if runner is None else runner.forward.recorder.counts()
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step and return its result."""

@@ -42,6 +42,14 @@ class BatchedHeads:
         self.rounded = rounded
         self.nbytes = weight.nbytes
 
+    def weights(self) -> list[Tensor]:
+        """Return the matrices: the `MovesWeights` contract."""
+        return [self.weight]
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other matrices: the `MovesWeights` contract."""
+        (self.weight,) = tensors
+
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Compute all heads at once, in the wider of both types unless inputs are rounded."""
         if self.rounded:

@@ -61,13 +61,8 @@ from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.reference import FEATURES, ReferenceKernels
 from core_runtime.layers.rows import RowKernels
+from core_runtime.specs.operation_order import OPERATIONS, SPECIAL_OPERATIONS
 from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, StoredRows, SuperGroups
-
-OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
-"""Operations that the blocks and the head of every model use in addition to matrices."""
-
-SPECIAL_OPERATIONS = ("layer_norm", "layer_norm_heads", "activate", "open_gate", "route")
-"""Operations that only some models use."""
 
 Room = Callable[[int], Tensor]
 """Function from a number of bytes to uint8 memory of that size."""

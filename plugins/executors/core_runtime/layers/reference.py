@@ -6,6 +6,9 @@ weight (it dequantizes a slice of rows at a time). Called by: `KernelSet`, when 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -99,6 +102,14 @@ class ReferenceLinear:
                 out[:, start:stop] += product
             else:
                 out[:, start:stop] = product
+
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the weight: the `MovesWeights` contract."""
+        return list(self.weight.tensors().values())
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        self.weight = replace(self.weight, **dict(zip(self.weight.tensors(), tensors, strict=True)))
 
     def _rounded(self, x: Tensor) -> Tensor:
         """Return x [T, K] in the precision of the activations."""

@@ -26,9 +26,11 @@ from core_runtime.models.decoder_weights import BlockWeights, DecoderWeights
 from core_runtime.models.draft_input import DraftEntry
 from core_runtime.models.embedding import Embedding
 from core_runtime.models.experts_beside import ExpertsBeside
-from core_runtime.models.halves import Half, halves_of
+from core_runtime.models.halves import Half, Halves, halves_of
 from core_runtime.models.head import Head
+from core_runtime.models.layer_fetch import LayerFetch
 from core_runtime.models.layer_inputs import LayerInputsStep
+from core_runtime.models.layer_ranges import LayerRanges
 from core_runtime.models.mixers import Mixer
 from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
@@ -70,6 +72,8 @@ class Decoder:
     reduce: sums, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model.
 
     spare: rows of the tables for rows of media with three positions; None: there are none.
+    fetch: copies of weights that lie in host memory; None: kernels read all weights where they are.
+    ranges: names of the blocks for profiles; None: they have none.
     """
 
     def __init__(
@@ -129,6 +133,8 @@ class Decoder:
         if weights.streams is not None:
             self.streams = StreamsStep(spec, weights.streams, kernels, workspace)
         self.spare: SpareRows | None = None
+        self.fetch: LayerFetch | None = None
+        self.ranges: LayerRanges | None = None
         self._added: tuple[Tensor, Tensor] | None = None
         self._taps: Taps | None = None
         if spec.taps:
@@ -175,26 +181,24 @@ class Decoder:
         if self._keeps_entry:
             self.kernels.take_rows(views.residual, views.every_row, views.entry)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
+        if self.fetch is not None:
+            self.fetch.begin()
         for index, (spec, block, halves) in enumerate(blocks):
+            number = self.spec.first_block + index
+            if self.ranges is not None:
+                self.ranges.begin(number)
+            if self.fetch is not None:
+                self.fetch.before(number)
             if spec.aside:
                 put_aside(self.kernels, block, views, positions, next(steps))
-                continue
-            self._enter(spec, block, views)
-            if block.mixers:
-                self._mix(spec, block, halves.mixer, views, positions, steps)
-            if block.mlp is not None:
-                self._mlp(block.mlp, halves.mlp, views)
-            if self.layer_inputs is not None:
-                self._add_inputs(self.layer_inputs, index, block, views)
-            self._scale(views.residual, block.scalar)
-            if index in self._late:
-                self.kernels.add(views.late, views.residual)
-            if self._added is not None:
-                self._add(*self._added, index, views)
-            if self._taps is not None:
-                self._taps.after_block(index, views.residual)
+            else:
+                self._block(index, spec, block, halves, views, positions, steps)
+            if self.fetch is not None:
+                self.fetch.after(number)
         if self.streams is not None:
             self.streams.finish(views)
+        if self.ranges is not None:
+            self.ranges.end()
         if self._taps is not None:
             self._taps.after_blocks(views.residual)
         return views.residual
@@ -279,6 +283,32 @@ class Decoder:
         if levels == {"any"}:
             return "any"
         return "uniform" if levels <= {"any", "uniform"} else "never"
+
+    def _block(
+        self,
+        index: int,
+        spec: BlockSpec,
+        block: BlockWeights,
+        halves: Halves,
+        views: StepViews,
+        positions: Tensor,
+        steps: Iterator[Any],
+    ) -> None:
+        """Run one block. index: in this part of the model. steps: yields the metadata of its mixers."""
+        self._enter(spec, block, views)
+        if block.mixers:
+            self._mix(spec, block, halves.mixer, views, positions, steps)
+        if block.mlp is not None:
+            self._mlp(block.mlp, halves.mlp, views)
+        if self.layer_inputs is not None:
+            self._add_inputs(self.layer_inputs, index, block, views)
+        self._scale(views.residual, block.scalar)
+        if index in self._late:
+            self.kernels.add(views.late, views.residual)
+        if self._added is not None:
+            self._add(*self._added, index, views)
+        if self._taps is not None:
+            self._taps.after_block(index, views.residual)
 
     def _enter(self, spec: BlockSpec, block: BlockWeights, views: StepViews) -> None:
         """Do what comes before the mixer, which may add its branch to the residual stream directly."""

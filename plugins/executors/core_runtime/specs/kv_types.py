@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.api.errors import ConfigError
-from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
+from core.api.specs import STATE_DTYPE, STATE_TYPES, MixerSpec, StateSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
 
 WINDOWS = "sliding_window"
 FLAG = "--kv-cache-dtype-skip-layers"
+CHANCE = ":chance"
+"""End of the name of a storage type of states whose numbers are rounded by chance."""
 
 
 def layer_dtypes(spec: ModelSpec, dtype: str, skipped: Sequence[str], own: str) -> tuple[str, ...]:
@@ -61,11 +63,14 @@ def kv_name(dtype: str, layer_dtypes: Sequence[str], state_dtype: str = STATE_DT
     return f"{dtype}{kept}{states}"
 
 
-def state_dtype(whole: str, recurrent: str) -> str:
+def state_dtype(whole: str, recurrent: str, *, by_chance: bool = False) -> str:
     """Return the storage type of states (see `STATE_TYPES`) of the values of both arguments, `auto` among them.
 
     whole: of the window of a convolution, and of the rest where `recurrent` is `auto`.
+    by_chance: whether float16 of the rest is rounded by chance.
     """
     window = STATE_DTYPE if whole == "auto" else whole
     rest = window if recurrent == "auto" else recurrent
+    if by_chance and rest + CHANCE in STATE_TYPES:
+        rest += CHANCE
     return window if window == rest else f"{window}+{rest}"

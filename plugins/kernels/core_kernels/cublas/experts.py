@@ -9,6 +9,8 @@ ends of the ranges stay on the device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,14 @@ class CublasExperts:
         values = few.gate_up.values
         is_aligned = all(size % ALIGNED == 0 for size in sizes)
         self._fits = is_aligned and values.dtype is torch.bfloat16 and has_grouped_products(values.device)
+
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the weight: the `MovesWeights` contract."""
+        return self.few.weights()
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        self.few.use_weights(tensors)
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute the weighted sum of each token's experts: the `ExpertsKernel` contract."""

@@ -8,6 +8,8 @@ Both read the same weight, so the choice costs no memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,15 @@ class CublasLinear:
         self.features = features_of(few)
         self._weight = few.weight.values
         self._bias = None if few.bias is None else few.bias.to(self._weight.dtype)
+
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the weight: the `MovesWeights` contract."""
+        return self.few.weights()
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        self.few.use_weights(tensors)
+        self._weight = self.few.weight.values
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
@@ -92,6 +103,14 @@ class CublasHeads:
         self.few = few
         self.most = most
         self.nbytes = few.nbytes
+
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the weight: the `MovesWeights` contract."""
+        return self.few.weights()
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        self.few.use_weights(tensors)
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Compute out[T, H, N] = x[T, H, K] @ W[H, N, K].T; rows and heads may be strided."""

@@ -14,6 +14,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from types import FunctionType
 from typing import Any, Final
@@ -41,14 +42,15 @@ class Compiler:
     device: as torch names it.
     compile: returns the compiled form of a function, which the step thread may call for row counts that were tried.
     cache_dir: torch's cache of compiled code; empty: torch's default.
+    debug_dir: directory for what torch makes of each operation; empty: it is not kept.
 
     ready: compiled operations that have not been picked up yet.
     """
 
-    def __init__(self, device: str, compile: Compile | None = None, cache_dir: str = "") -> None:
+    def __init__(self, device: str, compile: Compile | None = None, cache_dir: str = "", debug_dir: str = "") -> None:
         self.ready: deque[tuple[Form, Operation]] = deque()
         self._device = torch.device(device)
-        self._compile = torch_compiled if compile is None else compile
+        self._compile = partial(torch_compiled, debug_dir=debug_dir) if compile is None else compile
         self._cache_dir = cache_dir
         self._asked: SimpleQueue[Form] = SimpleQueue()
         self._num_asked = 0
@@ -104,16 +106,21 @@ def separate(operation: Operation) -> Operation:
     return bound
 
 
-def torch_compiled(operation: Operation, form: Form, device: torch.device) -> Operation:
+def torch_compiled(operation: Operation, form: Form, device: torch.device, debug_dir: str = "") -> Operation:
     """Compile with torch for one row and for more, and never again: other calls run uncompiled.
 
+    debug_dir: see `Compiler`.
     Raises any exception of torch.
     """
     from torch._inductor import config
 
     random = torch.Generator().manual_seed(0)
     # a pool of processes, each with its own torch, would take longer to start than these few kernels to compile
-    with torch.inference_mode(), config.patch(compile_threads=1):
+    changes: dict[str, Any] = {"compile_threads": 1}
+    if debug_dir:
+        # Code that comes from torch's cache is not written again.
+        changes |= {"trace.enabled": True, "trace.debug_dir": debug_dir, "force_disable_caches": True}
+    with torch.inference_mode(), config.patch(changes):
         for rows in (2, 1):
             arguments = trial(form, rows, device, random)
             if rows > 1:

@@ -6,6 +6,9 @@ Owns: the capabilities that the kernels declare before they are loaded. Called b
 from __future__ import annotations
 
 import importlib.metadata
+from typing import Annotated
+
+import msgspec
 
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
@@ -16,13 +19,31 @@ from core_runtime.contracts import Kernels
 CONTRACT = 1
 
 
+class InductorArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider's own arguments."""
+
+    debug_dump: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="directory in which torch writes what it makes of each operation; as "
+            "--compilation-config.debug_dump_path"
+        ),
+    ] = None
+
+
 @hookimpl
 def core_spec() -> PluginSpec:
     """Describe the plugin; `auto` does not select it."""
     return PluginSpec(
         name="inductor",
         summary="norms, gates and rotary embedding of the reference, compiled by torch in the background; when named",
-        capabilities={"devices": list(DEVICES), "only_named": True, "operations": list(OPERATIONS)},
+        arguments=InductorArguments,
+        capabilities={
+            "devices": list(DEVICES),
+            "only_named": True,
+            "operations": list(OPERATIONS),
+            "dumps_on_request": True,
+        },
         priority=10,
     )
 
@@ -46,4 +67,6 @@ def core_load(context: LoadContext) -> Kernels:
     from core_kernels.inductor.kernels import CompiledKernels
 
     cache_dir = "" if context.config is None else context.config.compilation.cache_dir
-    return CompiledKernels(Compiler(context.device.replace("rocm", "cuda"), cache_dir=cache_dir))
+    arguments = context.arguments or InductorArguments()
+    device = context.device.replace("rocm", "cuda")
+    return CompiledKernels(Compiler(device, cache_dir=cache_dir, debug_dir=arguments.debug_dump or ""))

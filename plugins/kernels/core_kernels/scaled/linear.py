@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from core_kernels.scaled.limits import BLOCK
 from core_kernels.triton.products.rounding import encoded_rows
-from core_runtime.contracts import LinearKernel
+from core_runtime.contracts import LinearKernel, MovesWeights
 from core_runtime.weights.formats import FP8
 
 
@@ -53,6 +54,24 @@ class ScaledLinear(ABC):
             out += product
         else:
             out.copy_(product)
+
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the weight, except the scales of the library: the `MovesWeights` contract."""
+        assert isinstance(self.few, MovesWeights), "Triton's kernels are"
+        held = self.few.weights()
+        return held if self._is_shared(held) else [*held, self.values]
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        assert isinstance(self.few, MovesWeights), "Triton's kernels are"
+        held = self.few.weights()
+        values = tensors[0] if self._is_shared(held) else tensors[-1]
+        self.few.use_weights(tensors[: len(held)])
+        self.values = values.view(self.values.dtype).view(self.values.shape)
+
+    def _is_shared(self, held: Sequence[Tensor]) -> bool:
+        """Whether Triton's kernel reads the same bytes. held: its tensors, the codes first."""
+        return bool(held[0].data_ptr() == self.values.data_ptr() and held[0].nbytes == self.values.nbytes)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """Gather out[T, K] = W[ids]."""

@@ -123,7 +123,7 @@ def activations_have_a_dtype(subject: Subject) -> None:
 
 def kernels_are_complete(subject: Subject) -> None:
     """The runtime's kernels serve every operation of a forward pass, also without any provider."""
-    from core_runtime.layers.kernels import OPERATIONS
+    from core_runtime.specs.operation_order import OPERATIONS
 
     kernels = _runtime(subject).kernels
     for op in OPERATIONS:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -22,14 +23,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from core_kit.devices.async_device import OverwrittenError
+from core_kit.devices.fake_recording import FakeGraph, Recording, Work, work_of
+from core_kit.devices.fake_space import POISON
 from core_kit.devices.graph_runtime import Place, RecordedCall
 from core_kit.devices.intercepted import InterceptedKernels
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.sampling.kernel import numpy_masked_race, numpy_race
 from core_runtime.sampling.logprobs import numpy_logprobs
 
-POISON: Final = 0xA5
-"""Byte that fills memory without defined content; as int64 it is no valid token."""
 MIB: Final = 1 << 20
 
 LOOKS: Final = frozenset(
@@ -43,8 +44,6 @@ LOOKS: Final = frozenset(
 
 READS: Final = frozenset(("__bool__", "__float__", "__index__", "__int__", "cpu", "equal", "item", "nonzero", "tolist"))
 """Functions for which the host waits until the device has finished all work."""
-
-Work = Callable[[], None]
 
 
 class Watch(TorchFunctionMode):  # type: ignore[misc]
@@ -85,31 +84,23 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
         return function(*args, **(kwargs or {}))
 
 
-class FakeGraph:
-    """The recorded calls of a fake device."""
-
-    def __init__(self, device: FakeCalls, calls: list[RecordedCall]) -> None:
-        self._device = device
-        self._calls = calls
-
-    def replay(self) -> None:
-        """Run the calls again. Raises MovedError if a tensor's memory is gone."""
-        for call in self._calls:
-            arguments = call.arguments()
-            self._device.later(_call(call.function, arguments, call.options))
-        self._device.replayed += 1
-
-
 class FakeMark:
     """An event: a position in the order of the device's work."""
 
     def __init__(self, device: FakeCalls, number: int) -> None:
         self._device = device
-        self._number = number
+        self.number = number
 
     def synchronize(self) -> None:
         """Wait for the event."""
-        self._device.wait(self._number)
+        self._device.wait(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchMark:
+    """An event after one of the copies of weights."""
+
+    number: int
 
 
 class AsideMark:
@@ -131,11 +122,15 @@ class FakeCalls:
     graph_bytes: device memory per recording.
     is_watched: whether threads that use it are watched permanently; otherwise a test enters a `Watch`.
 
+    fetches_early: whether weights are copied at once when the event that a copy waits for is reached, or only when kernels
+        wait for the copy: the first reveals a missing event, the second a missing wait.
+    trace: for each kernel its name and object, for each copy of weights `fetch` and both tensors, as they run; None: not kept.
     is_working: whether it is running its work at the moment.
     reads: functions for which the host had to wait, by name.
     waits: number of waits for an event.
     uploads: number of copies to the device.
     copies_aside: number of copies aside.
+    fetches: number of copies of weights.
     cached: bytes that the allocator keeps, until `give_back` or a recording returns them to the driver.
     recorded, replayed: number of recordings and replays.
     threads: how often a thread made it current.
@@ -149,7 +144,12 @@ class FakeCalls:
         self._num_done = 0
         self.is_working = False
         self._landed: list[tuple[int, Tensor, Tensor]] = []
-        self._recording: list[RecordedCall] | None = None
+        self._recording: Recording | None = None
+        self.fetches_early = False
+        self.trace: list[tuple[str, Any]] | None = None
+        self.fetches = 0
+        self._fetching: list[Work] = []
+        self._num_fetched = 0
         self._pinned: dict[int, Tensor] = {}  # kept alive: a new tensor at a freed address would be mistaken for pinned
         self.free = 1 << 30
         self.cached = 0
@@ -169,9 +169,9 @@ class FakeCalls:
             function(*args, **options)
         elif self._recording is not None:
             places = [Place(arg) if isinstance(arg, Tensor) else arg for arg in args]
-            self._recording.append(RecordedCall(name, function, places, options))
+            self._recording.call(RecordedCall(name, function, places, options))
         else:
-            self.later(_call(function, list(args), options))
+            self.later(work_of(function, list(args), options, self, name))
 
     def later(self, work: Work) -> None:
         """Queue work."""
@@ -241,8 +241,10 @@ class FakeCalls:
         number = self._num_done + len(self._queue) + 1
         self.later(lambda: self._landed.append((number, target, source.clone())))
 
-    def mark(self) -> FakeMark:
+    def mark(self) -> Any:
         """Return an event after all work submitted so far."""
+        if self._recording is not None:
+            return self._recording.mark()
         return FakeMark(self, self._num_done + len(self._queue))
 
     def copy_aside(self, target: Tensor, source: Tensor, after: FakeMark | None) -> AsideMark:
@@ -260,9 +262,60 @@ class FakeCalls:
             self.copy_until(self.copies_aside)
         return AsideMark(self, self.copies_aside)
 
-    def wait_aside(self, mark: AsideMark) -> None:
-        """Let work submitted from now on wait for an event of `copy_aside`."""
-        self.later(lambda: self.copy_until(mark.number))
+    def wait_aside(self, mark: Any) -> None:
+        """Let work submitted from now on wait for an event of `copy_aside` or `fetch`."""
+        if self._recording is not None:
+            self._recording.wait(mark)
+        elif isinstance(mark, FetchMark):
+            self.later(lambda: self._fetch_until(mark.number))
+        else:
+            self.later(lambda: self.copy_until(mark.number))
+
+    def fetch(self, target: Tensor, source: Tensor, after: Any) -> Any:
+        """Queue a copy of weights, whose source stays as it is; see `fetches_early`."""
+        if not self.is_pinned(source):
+            raise ValueError("a copy in the device's own time needs pinned memory of the host")
+        if self._recording is not None:
+            return self._recording.fetch(target, source, after)
+        self.fetches += 1
+        number = self.fetches
+
+        def copy() -> None:
+            if self.trace is not None:
+                self.trace.append(("fetch", (target, source)))
+            target.copy_(source)
+
+        self._fetching.append(copy)
+        if self.fetches_early:
+            place = after.number - self._num_done
+            if place <= 0:
+                self._fetch_until(number)
+            else:
+                before = self._queue[place - 1]
+
+                def both() -> None:
+                    before()
+                    self._fetch_until(number)
+
+                self._queue[place - 1] = both
+        return FetchMark(number)
+
+    def in_place(self, host: Tensor) -> Tensor:
+        """Return pinned memory, which this device reads as its own."""
+        if not self.is_pinned(host):
+            raise RuntimeError("the device reads pinned memory alone")
+        return host
+
+    def _fetch_until(self, number: int) -> None:
+        """Make the first `number` copies of weights."""
+        working = self.is_working
+        self.is_working = True
+        try:
+            while self._num_fetched < number:
+                self._num_fetched += 1
+                self._fetching.pop(0)()
+        finally:
+            self.is_working = working
 
     def copy_until(self, number: int) -> None:
         """Make the first `number` copies aside."""
@@ -283,17 +336,16 @@ class FakeCalls:
     def record(self, run: Callable[[], None]) -> FakeGraph:
         """Record the work that `run` submits. As in torch, cached memory is returned first."""
         self.give_back()
-        calls: list[RecordedCall] = []
-        self._recording = calls
+        recording = Recording()
+        self._recording = recording
         try:
             run()
         finally:
             self._recording = None
-        if not calls:
-            raise RuntimeError("nothing was recorded")
+        recording.end()
         self.recorded += 1
         self.free -= self._graph_bytes
-        return FakeGraph(self, calls)
+        return FakeGraph(self, recording)
 
     def give_back(self) -> None:
         """Return cached memory to the driver."""
@@ -321,52 +373,6 @@ class FakeKernels(InterceptedKernels):
         self.race = draw
         self.masked_race = draw_masked
         self.logprobs = tell
-
-
-class FakeSpace:
-    """The `AddressSpace` of the fake device. capacity: its memory in bytes."""
-
-    granularity = 4096
-
-    def __init__(self, capacity: int) -> None:
-        self.free = capacity
-        self._memory: dict[int, Tensor] = {}
-        self._handles = 0
-
-    def reserve(self, nbytes: int) -> int:
-        """Reserve addresses without memory; returns the first."""
-        memory = torch.full((nbytes,), POISON, dtype=torch.uint8)
-        address: int = memory.data_ptr()
-        self._memory[address] = memory
-        return address
-
-    def fill(self, address: int, nbytes: int) -> int:
-        """Map memory to a span; it holds garbage, as on a real device."""
-        if nbytes > self.free:
-            raise MemoryError(f"{nbytes} bytes of {self.free}")
-        self.free -= nbytes
-        self._handles += 1
-        return self._handles
-
-    def empty(self, address: int, nbytes: int, handle: int) -> None:
-        """Unmap a span and release its memory."""
-        self.free += nbytes
-        self._memory[address].fill_(POISON)
-
-    def forget(self, address: int, nbytes: int) -> None:
-        """Free reserved addresses."""
-        del self._memory[address]
-
-    def tensor(self, address: int, nbytes: int) -> Tensor:
-        """Return uint8 [nbytes] at an address."""
-        return self._memory[address][:nbytes]
-
-
-def _call(function: Callable[..., Any], args: list[Any], options: dict[str, Any]) -> Work:
-    def work() -> None:
-        function(*args, **options)
-
-    return work
 
 
 def _upload(target: Tensor, source: Tensor, then: Tensor) -> None:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from core_runtime.contracts import HeadsKernel, LinearKernel, Runtime
-from core_runtime.layers.kernels import OPERATIONS, SPECIAL_OPERATIONS, KernelSet
+from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.reference import FEATURES
+from core_runtime.specs.operation_order import OPERATIONS, SPECIAL_OPERATIONS
 
 ROWS = {
     "rms_norm": (0, 3),
@@ -62,6 +63,15 @@ class InterceptedLinear:
     def __call__(self, *args: Any, **options: Any) -> None:
         """Run the wrapped kernel through the interceptor."""
         self._calls.run("linear", self._inner, args, options)
+
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the wrapped weight."""
+        held: list[Tensor] = self._inner.weights()
+        return held
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Let the wrapped kernel read other tensors."""
+        self._inner.use_weights(tensors)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """Gather rows through the interceptor."""

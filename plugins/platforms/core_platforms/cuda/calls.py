@@ -71,6 +71,16 @@ class DeviceCalls(Protocol):
         """Let work submitted from now on wait for an event of `copy_aside`."""
         ...
 
+    def fetch(self, target: Tensor, source: Tensor, after: Mark) -> Mark:
+        """Copy weights from pinned memory, in the order of such copies alone, once the device has reached `after`. May be
+        recorded. Returns the event after the copy, for `wait_aside`.
+        """
+        ...
+
+    def in_place(self, host: Tensor) -> Tensor:
+        """Return pinned memory as the device's kernels read it, uint8 [nbytes]. Raises RuntimeError where they cannot."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""
         ...
@@ -99,6 +109,7 @@ class TorchCalls:
         self._module: Any = module
         self._pool: Any = None
         self._aside: Any = None
+        self._fetching: Any = None
 
     def use(self) -> None:
         """Make this the calling thread's current device."""
@@ -141,6 +152,24 @@ class TorchCalls:
     def wait_aside(self, mark: Mark) -> None:
         """Let the current stream wait for an event of the other one."""
         self._module.current_stream().wait_event(mark)
+
+    def fetch(self, target: Tensor, source: Tensor, after: Mark) -> Mark:
+        """Copy weights asynchronously, in a stream of their own. It waits for an event of the current stream, so where
+        that is recorded, the copy is recorded too.
+        """
+        if self._fetching is None:
+            self._fetching = self._module.Stream(self.device)
+        with self._module.stream(self._fetching):
+            self._fetching.wait_event(after)
+            self.copy(target, source)
+            return self.mark()
+
+    def in_place(self, host: Tensor) -> Tensor:
+        """Return pinned memory at its own address, which is valid on the device, too."""
+        if self.device.type != "cuda":
+            raise RuntimeError(f"{self.device.type} has no addresses that are valid on both sides")
+        storage = torch._C._construct_storage_from_data_pointer(host.data_ptr(), self.device, host.nbytes)
+        return torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage, 0, (host.nbytes,))
 
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""

@@ -47,6 +47,7 @@ CAPABILITIES: Final[dict[str, Any]] = {
     "reserved_bytes": CONTEXT + (MOST_GRAPH_MIB << 20),
     "logits_bytes": 512 << 20,
     "input_roundings": ["none", "bf16", "int8_row"],
+    "offload_backends": ["prefetch", "uva"],
 }
 """Capabilities shared by all GPU platforms."""
 

@@ -28,7 +28,7 @@ class DeviceRuntime:
     """The runtime of one device. Activations have the run's dtype.
 
     All its work runs in one stream: a step's uploads, computation and downloads follow those of the previous step. Only
-    KV blocks are copied in another one.
+    KV blocks, and weights from host memory, are copied in others.
     """
 
     num_threads = 1
@@ -84,6 +84,17 @@ class DeviceRuntime:
     def wait_aside(self, event: Event) -> None:
         """Let later kernels wait for a copy: the `CopiesAside` contract."""
         self._calls.wait_aside(event)
+
+    def fetch(self, target: Tensor, source: Tensor, after: Event) -> Event:
+        """Copy weights ahead of their use: the `FetchesWeights` contract."""
+        return self._calls.fetch(target, source, after)
+
+    def in_place(self, host: Tensor) -> Tensor:
+        """Return host memory as kernels read it: the `FetchesWeights` contract."""
+        try:
+            return self._calls.in_place(host)
+        except RuntimeError as error:
+            raise UserError(f"--offload-backend uva: {error}; choose prefetch.") from error
 
     def capture_sizes(self, kind: str, max_rows: int) -> Sequence[int]:
         """Return the row counts to record: the `CapturesSizes` contract."""

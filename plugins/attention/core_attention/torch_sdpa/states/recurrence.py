@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from core_attention.torch_sdpa.states.chance import rounded_by_chance
 from core_attention.torch_sdpa.states.convolution import Convolution
 from core_attention.torch_sdpa.states.functions import silu
 from core_attention.torch_sdpa.states.step import Rounds, StateMetadata
@@ -51,17 +52,18 @@ class Recurrence:
         """Return output rows [T, ...] of inputs, each [T, ...], and advance the recurrent states in states [B, S]."""
         rounds = step.rounds
         recurrent = states[:, self.window_size :].view(len(states), *self.shape)
+        positions = step.view.positions
         if rounds.rows is None or rounds.sequences is None:
-            return self._scan(token, inputs, recurrent, rounds)
+            return self._scan(token, inputs, recurrent, rounds, positions)
         ordered = recurrent[rounds.sequences]
-        by_age = self._scan(token, [x[rounds.rows] for x in inputs], ordered, rounds)
+        by_age = self._scan(token, [x[rounds.rows] for x in inputs], ordered, rounds, positions[rounds.rows])
         recurrent[rounds.sequences] = ordered
         out = torch.empty_like(by_age)
         out[rounds.rows] = by_age
         return out
 
-    def _scan(self, token: Token, inputs: Sequence[Tensor], state: Tensor, rounds: Rounds) -> Tensor:
-        """Scan rows and sequences in the order of the rounds."""
+    def _scan(self, token: Token, inputs: Sequence[Tensor], state: Tensor, rounds: Rounds, positions: Tensor) -> Tensor:
+        """Scan rows and sequences in the order of the rounds. positions: of the rows, int64 [T]."""
         outputs = []
         end = 0
         for size in rounds.sizes:
@@ -69,6 +71,8 @@ class Recurrence:
             end = begin + size
             rows = [x[begin:end] for x in inputs]
             outputs.append(token(state[:size], *rows))
-            if self.states.rest is not torch.float32:
+            if self.states.by_chance:
+                state[:size] = rounded_by_chance(state[:size], self.states.rest, positions[begin:end])
+            elif self.states.rest is not torch.float32:
                 state[:size] = as_stored(state[:size], self.states.rest)
         return torch.cat(outputs)

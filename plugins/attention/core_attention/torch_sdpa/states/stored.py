@@ -11,6 +11,7 @@ from torch import Tensor
 from core.api.specs import StateSpec
 from core_runtime.contracts import BatchView
 from core_runtime.layers.states import StateStore
+from core_runtime.specs.kv_types import CHANCE
 
 LARGEST = {torch.float16: 65504.0}
 """Magnitude to which numbers are limited as they are stored: a state that overflowed would never recover."""
@@ -38,14 +39,17 @@ class StoredStates:
 
     dtype: see `core.api.specs.STATE_TYPES`.
     window, rest: storage types of the window, which comes first, and of the rest.
+    by_chance: whether the rest is rounded by chance.
     raw: their bytes.
     """
 
     def __init__(self, spec: StateSpec, dtype: str, raw: Tensor) -> None:
         self.raw = raw
         window, _, rest = dtype.partition("+")
-        self.window: torch.dtype = getattr(torch, window)
-        self.rest: torch.dtype = getattr(torch, rest or window)
+        rest = rest or window
+        self.by_chance = rest.endswith(CHANCE)
+        self.window: torch.dtype = getattr(torch, window.removesuffix(CHANCE))
+        self.rest: torch.dtype = getattr(torch, rest.removesuffix(CHANCE))
         self._sizes = [spec.window_size, spec.state_size - spec.window_size]
         self._bytes = [self._sizes[0] * self.window.itemsize, self._sizes[1] * self.rest.itemsize]
         self._plain = self.window is torch.float32 and self.rest is torch.float32

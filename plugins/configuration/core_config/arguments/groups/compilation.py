@@ -30,6 +30,10 @@ class CompilationKeys(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: Annotated[
         str, Arg("Directory in which torch keeps what it has compiled, also for the next start. Unset: torch's own.")
     ] = ""
+    debug_dump_path: Annotated[
+        str | None,
+        Arg("Directory in which torch writes what it makes of each operation that it compiles. Unset: nothing."),
+    ] = None
     cudagraph_mode: Annotated[
         str | None,
         Arg(
@@ -68,6 +72,14 @@ class CompilationArgs(ArgumentGroup, frozen=True, kw_only=True):
             le=3,
         ),
     ] = None
+    performance_mode: Annotated[
+        str,
+        Arg(
+            "What batches are sized for, where their own arguments do not say it. throughput: many requests at once, as with "
+            "LLM. interactivity: short waits, as with a server, also while prompts queue up. balanced: as suits the command.",
+            choices=("balanced", "interactivity", "throughput"),
+        ),
+    ] = "balanced"
     compilation_config: Annotated[
         dict[str, Any] | None,
         Arg("The same in single keys, with the names that vLLM has for them.", short=("cc",), keys=CompilationKeys),

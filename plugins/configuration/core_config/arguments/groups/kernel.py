@@ -24,6 +24,13 @@ class KernelArgs(ArgumentGroup, frozen=True, kw_only=True):
     kernels_config: Annotated[
         dict[str, Any], Arg("Kernel providers' own arguments: --kernels-config.NAME.KEY VALUE.")
     ] = {}
+    ir_op_priority: Annotated[
+        dict[str, Any],
+        Arg(
+            "For single operations, other providers first: --ir-op-priority.OPERATION A,B. The others follow in the order of "
+            "--kernels; torch is the reference. `core kernels list` has the names."
+        ),
+    ] = {}
     batch_invariant: Annotated[
         bool,
         Arg(

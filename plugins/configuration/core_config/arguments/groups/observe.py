@@ -14,7 +14,12 @@ class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of --profiler-config."""
 
     profiler: Annotated[
-        str | None, Arg("Which profiler POST /start_profile starts; none: there is no such path.", choices=("torch",))
+        str | None,
+        Arg(
+            "Which profiler POST /start_profile starts; none: there is no such path. torch: its own, in this process. cuda: a "
+            "program around this process, such as `nsys profile -c cudaProfilerApi`.",
+            choices=("torch", "cuda"),
+        ),
     ] = None
     torch_profiler_dir: Annotated[str, Arg("Directory of the traces; it is made when it is not there.")] = ""
     torch_profiler_with_stack: Annotated[bool, Arg("Record Python's stacks.")] = True
@@ -30,6 +35,13 @@ class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
         Arg("Steps that are recorded with wait_iterations or warmup_iterations, which are without effect else.", ge=1),
     ] = 5
     torch_profiler_with_memory: Annotated[bool, Arg("Record allocations.")] = False
+    torch_profiler_dump_cuda_time_total: Annotated[
+        bool,
+        Arg(
+            "Write tables beside the trace: times by operation and, with --enable-layerwise-nvtx-tracing, by block of "
+            "the model."
+        ),
+    ] = True
 
 
 class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
@@ -40,11 +52,25 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
     vllm_metrics: Annotated[
         bool, Arg("Write every metric a second time under vLLM's own name, `vllm:...` beside `core:...`.")
     ] = False
+    show_hidden_metrics_for_version: Annotated[
+        str | None,
+        Arg(
+            "With --vllm-metrics: write also the names that vLLM has hidden since this version of it, such as 0.10. Of our own "
+            "metrics none is hidden."
+        ),
+    ] = None
     enable_mfu_metrics: Annotated[
         bool,
         Arg(
             "Estimate the operations of the steps, and the bytes that they read and write, from the model's shapes, as "
             "metrics. A model on transformers' modules has none."
+        ),
+    ] = False
+    cudagraph_metrics: Annotated[
+        bool,
+        Arg(
+            "Count recorded steps as metrics: how often a recording was made, replayed, or could not be used, and the rows "
+            "that steps were padded with."
         ),
     ] = False
     otlp_traces_endpoint: Annotated[
@@ -114,6 +140,14 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg("Directory that gets both sides of what an audit finds. Unset: they are not kept.", metavar="DIR"),
     ] = None
     audit_dump_ids: Annotated[bool, Arg("Whether token ids are among what --audit-dump keeps.")] = False
+    crash_dump: Annotated[
+        str | None,
+        Arg(
+            "Directory in which an engine keeps a file about the steps that it computes: shapes and lengths, never ids or "
+            "texts. It stays where an engine dies of a step. Unset: there is none.",
+            metavar="DIR",
+        ),
+    ] = None
     max_callback_ms: Annotated[
         float | None,
         Arg(
@@ -123,6 +157,13 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
             gt=0,
         ),
     ] = None
+    enable_layerwise_nvtx_tracing: Annotated[
+        bool,
+        Arg(
+            "Name each block of the model in profiles, for torch's profiler and, on CUDA, as NVTX ranges. Steps are not "
+            "recorded then, since a recording has no ranges."
+        ),
+    ] = False
     profiler_config: Annotated[
         dict[str, Any] | None, Arg("The profiler of the engine, which is off unless it is named.", keys=ProfilerKeys)
     ] = None

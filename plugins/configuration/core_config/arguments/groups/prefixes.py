@@ -1,9 +1,12 @@
 """Arguments about layers of the KV cache, and about which cached prefixes stay. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from core.api.specs import STATE_TYPES
 from core.args.arg import Arg, ArgumentGroup
+
+PLAIN: Final = tuple(dtype for dtype in STATE_TYPES if ":" not in dtype)
+"""Storage types of states, whose numbers are rounded as --enable-mamba-cache-stochastic-rounding says."""
 
 
 class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
@@ -36,16 +39,24 @@ class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg(
             "Storage type of the states of layers, of any recurrent kind, not Mamba alone. Types of 16 bits are rounded after "
             "every token, so that chunks change no bit; auto: float32.",
-            choices=("auto", *STATE_TYPES),
+            choices=("auto", *PLAIN),
         ),
     ] = "auto"
     mamba_ssm_cache_dtype: Annotated[
         str,
         Arg(
             "The same for the recurrent part of states, without inputs of a convolution; auto: as --mamba-cache-dtype.",
-            choices=("auto", *STATE_TYPES),
+            choices=("auto", *PLAIN),
         ),
     ] = "auto"
+    enable_mamba_cache_stochastic_rounding: Annotated[
+        bool,
+        Arg(
+            "Round the recurrent part of states in float16 up or down by chance, so that sums over many tokens are right on "
+            "average. The chance depends on the token's position alone: a request's states do not depend on chunks or caches. "
+            "torch_sdpa serves it."
+        ),
+    ] = False
     mamba_cache_mode: Annotated[
         str,
         Arg(

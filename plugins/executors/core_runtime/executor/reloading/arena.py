@@ -17,6 +17,8 @@ CHUNK: Final = 64 << 20
 """Bytes reserved at a time on a CPU, where pages cost memory only when they are touched: what a chunk has left is free."""
 DEVICE_CHUNK: Final = 2 << 20
 """The same on a device, where all of a chunk costs memory: the least that a driver maps. Larger weights have their own."""
+HOST_CHUNK: Final = 256 << 20
+"""The same in pinned memory of the host, whose allocations torch rounds up to a power of two."""
 
 
 @dataclass(slots=True, eq=False)

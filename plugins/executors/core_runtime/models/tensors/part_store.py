@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from core.api.specs import DensePlan, PartPlan
+from core_runtime.models.tensors.host_weights import HostWeights
 
 
 class Memory(Protocol):
@@ -67,11 +68,13 @@ class PartStore:
     """The parts of one model, or of its successor (see `following`).
 
     memory: allocator for the prepared weights of both models.
+    host: the weights that lie in host memory; None: all are on the device.
     taken_over: names of the parts that come from the previous model.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, host: HostWeights | None = None) -> None:
         self.taken_over: set[str] = set()
+        self.host = host
         self._memory = memory
         self._parts: dict[str, BuiltPart] = {}
         self._before: Mapping[str, BuiltPart] = {}
@@ -84,7 +87,7 @@ class PartStore:
 
         changed: tensors that may have changed; None: all of them.
         """
-        store = PartStore(self._memory)
+        store = PartStore(self._memory, None if self.host is None else self.host.following())
         store._before = self._parts
         store._changed = changed
         return store
@@ -110,10 +113,19 @@ class PartStore:
             return None
         self._parts[name] = known
         self.taken_over.add(name)
+        if self.host is not None and self.host.holds(name):
+            self.host.take_over(name)
         return known.built
 
     def keep(self, name: str, origin: Origin, built: Any) -> None:
-        """Store a part that was built, with the memory allocated since the last call."""
+        """Store a part that was built, with the memory allocated since the last call.
+
+        Raises PluginError where its weights belong into host memory and its kernel keeps them on the device.
+        """
+        if self.host is not None and self.host.holds(name):
+            self.host.put(name, built)
+            self._give_back(self._loose)
+            self._loose = []
         self._parts[name] = BuiltPart(origin, built, tuple(self._loose))
         self._loose.clear()
 
@@ -124,6 +136,8 @@ class PartStore:
                 self._give_back(part.places)
         self._before = {}
         self._memory.end_stay()
+        if self.host is not None:
+            self.host.settle()
 
     def undo(self) -> None:
         """Discard this model, which will not compute; the previous one stays in use."""
@@ -134,6 +148,8 @@ class PartStore:
         self._loose = []
         self._parts = {}
         self._memory.end_stay()
+        if self.host is not None:
+            self.host.undo()
 
     def _give_back(self, places: Iterable[Tensor]) -> None:
         for place in places:

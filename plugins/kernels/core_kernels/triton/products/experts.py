@@ -5,6 +5,7 @@ Owns: `TritonExperts`. Never does: choose experts, nor assign rows to them. Call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +59,15 @@ class TritonExperts:
         can_gate = gates_within and holds_gate(self.gate_up) and parse(activation).kind in GATES
         self.gate = gate_of(activation) if can_gate else None
         self.nbytes = self.gate_up.nbytes + self.down.nbytes
+
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of both sides: the `MovesWeights` contract."""
+        return [*self.gate_up.movable.values(), *self.down.movable.values()]
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        first = len(self.gate_up.movable)
+        self.gate_up, self.down = self.gate_up.over(tensors[:first]), self.down.over(tensors[first:])
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute the weighted sum of each token's experts: the `ExpertsKernel` contract."""

@@ -6,6 +6,7 @@ attention.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,14 @@ class TritonHeads:
         self.groups = groups_of(together, activation)
         self.weight = replace(packed(together), shape=(outputs, inputs))
         self.nbytes = self.weight.nbytes
+
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the weight: the `MovesWeights` contract."""
+        return list(self.weight.movable.values())
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        self.weight = self.weight.over(tensors)
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Compute out[T, H, N] = x[T, H, K] @ W[H, N, K].T; rows and heads may be strided."""

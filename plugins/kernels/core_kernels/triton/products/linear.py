@@ -5,6 +5,7 @@ Owns: `TritonLinear`. Never does: choose among providers. Called by: the provide
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,6 +48,14 @@ class TritonLinear:
         """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`, with a single rounding."""
         self._multiply(x, out, accumulate=accumulate)
 
+    def weights(self) -> list[Tensor]:
+        """Return the tensors of the weight: the `MovesWeights` contract."""
+        return list(self.weight.movable.values())
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        self.weight = self.weight.over(tensors)
+
     @property
     def gated(self) -> ActivatedLinear | None:
         """Product and gate in one launch, with the bits of two; None where the shape does not allow it."""
@@ -79,6 +88,14 @@ class Int8Linear(TritonLinear):
 
     def __init__(self, weight: Int8Channel, bias: Tensor | None, tiles: Tiles, early: bool) -> None:
         super().__init__(weight, "int8_row", bias, tiles, early)
+        self._view()
+
+    def use_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Read other tensors: the `MovesWeights` contract."""
+        super().use_weights(tensors)
+        self._view()
+
+    def _view(self) -> None:
         assert self.weight.scale is not None, "the format has a scale a row"
         self._values = self.weight.values.view(torch.int8)
         self._scale = self.weight.scale.flatten()

@@ -10,7 +10,8 @@ lowest bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -104,6 +105,18 @@ class Packed:
     table: Tensor | None = None
     order: Tensor | None = None
     counters: Tensor | None = None
+
+    @property
+    def movable(self) -> dict[str, Tensor]:
+        """Return the tensors with a row for each of N, by name, which may lie elsewhere. The others are small, and
+        counters are written to.
+        """
+        names = ("values", "high", "scale", "sub_scale", "minimum", "sub_minimum", "zeros", "row_scale")
+        return {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
+
+    def over(self, tensors: Sequence[Tensor]) -> Packed:
+        """Return this weight with other tensors in place of `movable`, in its order."""
+        return replace(self, **dict(zip(self.movable, tensors, strict=True)))
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:

@@ -1,6 +1,6 @@
 """Both sides of a mismatch in files.
 
-Owns: their names and contents, and the rights of the directory. Never does: compare. Called by: the audit.
+Owns: their names and contents. Never does: compare. Called by: the audit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.api.errors import UserError
 from core_observers.engine.audit.row import Difference
 
 MOST_FILES = 64
@@ -31,19 +30,6 @@ class Place:
     num_tokens: int
     blocks: int
     token_ids: Sequence[int]
-
-
-def own_directory(path: str) -> Path:
-    """Return the directory, made if need be. Raises UserError if it cannot be written or belongs to others."""
-    directory = Path(path).expanduser()
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = directory.stat()
-    except OSError as error:
-        raise UserError(f"--audit-dump {path}: {error.strerror}; give a directory that can be written.") from None
-    if state.st_uid != os.geteuid() or state.st_mode & 0o077:
-        raise UserError(f"--audit-dump {path}: others may enter it; give a directory of your own (chmod 700).")
-    return directory
 
 
 def write(directory: Path, place: Place, found: Difference, numerics: str, *, ids: bool) -> Path | None:

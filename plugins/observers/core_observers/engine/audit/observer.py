@@ -34,6 +34,7 @@ from core_observers.engine.audit.ended import UNCHANGING, EndedAnswers
 from core_observers.engine.audit.executor import AuditedExecutor
 from core_observers.engine.audit.row import AuditedRow, Difference
 from core_observers.engine.audit.settings import AuditSettings
+from core_observers.own_directory import own_directory
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Audit(EngineObserver):
         self._is_cache_damaged = False
         self._step: Step = Step()
         self._record: SequenceRecord | None = None
-        self._directory = None if settings.dump is None else dump.own_directory(settings.dump)
+        self._directory = None if settings.dump is None else own_directory("--audit-dump", settings.dump)
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
