@@ -92,6 +92,7 @@ class Preparer:
         self._has_rendered = False
         self._num_unrendered = 0
         self._warms = settings.chat_template is not None
+        self._needs_process = tokenizer.plug is not None  # a plugin may hang
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
     def warm(self, spawned: Spawned | None) -> None:
@@ -183,7 +184,7 @@ class Preparer:
         self._count(kind)
         if num_bytes > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
             return await self._helper(num_bytes).run(kind, *pieces)
-        if reads_pairs or kind.renders:
+        if reads_pairs or kind.renders or self._needs_process:
             return await self.small.run(kind, *pieces)
         data = b"".join(pieces)
         if num_bytes > TINY_BODY:
@@ -203,7 +204,7 @@ class Preparer:
 
     def _count(self, kind: BodyKind) -> None:
         """End the process for small bodies if nobody needs it. The next chat starts another."""
-        self._has_rendered = self._has_rendered or kind.renders
+        self._has_rendered = self._has_rendered or self._needs_process or kind.renders
         self._num_unrendered += not kind.renders
         if self._num_unrendered >= NUM_UNRENDERED and not self._has_rendered and not self._reads_pairs:
             self.small.rest()

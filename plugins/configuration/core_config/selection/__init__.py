@@ -19,6 +19,7 @@ from core_config.selection.by_name import (
     select_policy,
     select_processor,
     select_speculative,
+    select_tokenizer,
 )
 from core_config.selection.checkpoint import select_loader, select_model
 from core_config.selection.kernels import select_kernels
@@ -41,4 +42,5 @@ __all__ = [
     "select_processor",
     "select_quantization",
     "select_speculative",
+    "select_tokenizer",
 ]

@@ -247,7 +247,7 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         self._answers = resolution.server.answers
         self._chat_template = resolution.server.chat_template
         self._receipts: ReceiptIssuer | None = None
-        self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
+        self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config)
         self._input = InputProcessor(self._config.model, self._tokenizer, self._config.cache.explains)
         tally = None if self._config.disable_log_stats else RequestTally()
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval, tally)

@@ -25,10 +25,14 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
         str,
         Arg(
             "Which files a tokenizer is made from: auto and hf take tokenizer.json first; slow the format's own files; mistral "
-            "tekken.json or a sentencepiece file.",
-            choices=("auto", "hf", "slow", "mistral"),
+            "tekken.json or a sentencepiece file; deepseek_v32 those of auto, with the messages of DeepSeek V3.2. Any other "
+            "name is a plugin, which encodes texts itself.",
+            plugin="tokenizer",
         ),
     ] = "auto"
+    tokenizer_config: Annotated[
+        dict[str, Any], Arg("Own arguments of a tokenizer plugin: --tokenizer-config.KEY VALUE.")
+    ] = {}
     skip_tokenizer_init: Annotated[
         bool,
         Arg("No tokenizer: token ids alone come in and go out, and all texts are empty.", aliases=("tokens_only",)),
