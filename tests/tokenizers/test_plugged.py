@@ -102,8 +102,6 @@ def test_an_engine_reads_and_writes_with_it(tmp_path: Path, tiny_llama: Path) ->
         assert plain.prompt_token_ids == [HELL, *b" and w", *"ö".encode(), *b"rl"]
         words = {HELLO: b"hello", HELL: b"hell", WORLD: "wörld".encode(), END: b""}
         spelled = [words.get(index, b"%c" % (index % 256)) for index in plain.outputs[0].token_ids]
-            errors="replace"
-        )
         assert plain.outputs[0].text == b"".join(spelled).decode(errors="replace")
         [formed] = llm.generate(["x"], form, use_tqdm=False)
         assert formed.outputs[0].text in ("wörld", "hell") and formed.outputs[0].finish_reason == "stop"
