@@ -87,7 +87,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "io_processor", "core.io_processors", "io_processor_plugin", "io_processor_config", "one or none",
-        contract="core_frontend.io_contract:IOProcessor",
+        contract="core_frontend.io.contract:IOProcessor",
     ),
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
 from core_kit.fixtures.grammar_vocabulary import vocabulary
+from core_kit.fixtures.io_options import io_options
 from core_kit.fixtures.kv_context import context_of
 from core_kit.fixtures.media_settings import media_of
 from core_supervision.link.own_directory import Kind, OwnDirectory
@@ -136,6 +137,8 @@ class Subject:
             return context_of(self.directory, dict(self.arguments))
         if self.kind == "processor":
             return replace(context, options={"media": media_of(self.directory, self.model, self.name, self.plugins)})
+        if self.kind == "io_processor":
+            return replace(context, options=io_options(str(self.model or self._plain_checkpoint())))
         if self.kind == "tokenizer":
             return replace(context, options={"directory": str(self.model or self._plain_checkpoint())})
         if self.kind == "speculative" and self.manifest.implements("core_draft_spec"):

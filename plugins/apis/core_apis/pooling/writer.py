@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from fastapi import Response
 
 from core_apis.answers.prompt_output import Outputs, PromptOutput
@@ -41,6 +42,8 @@ class PooledAnswer:
         self._version = version
         self._prepared = prepared
         self._answer_id = answer_id
+        self._created = created
+        self._io = context.preparer.io
 
     async def whole(self, outputs: Outputs) -> Response:
         """Return the whole answer, as in `Answer`. One with many numbers is serialized in a thread."""
@@ -50,8 +53,18 @@ class PooledAnswer:
                 assert isinstance(output, PooledOutput), "a text that is pooled has one output"
                 found[index] = output.whole()
         in_order = [found[index] for index in sorted(found)]
+        if getattr(self._prepared.body, "data", msgspec.UNSET) is not msgspec.UNSET:
+            return await self._processed(in_order)
         texts = PooledTexts(self._prepared, in_order, self._answer_id, self._version)
         return self._written(texts) if texts.num_entries <= LIGHT else await asyncio.to_thread(self._written, texts)
+
+    async def _processed(self, outputs: list[WholeOutput]) -> Response:
+        """Return the answer that the IO processor makes, in vLLM's form."""
+        assert self._io is not None, "data is refused where there is no IO processor"
+        data = msgspec.json.encode(self._prepared.body.data)
+        made = msgspec.Raw(await self._io.answer(data, outputs))
+        answer = {"request_id": self._answer_id, "created_at": self._created, "data": made}
+        return Response(msgspec.json.encode(answer), media_type="application/json")
 
     def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Not used: no body of these APIs has a field `stream`."""

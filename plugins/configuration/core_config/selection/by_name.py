@@ -125,6 +125,12 @@ def select_processor(registry: PluginRegistry, named: str | None, own: str, moda
     return explicit(registry, "processor", "processor", named or own, check, said)
 
 
+def select_io_processor(registry: PluginRegistry, name: str) -> Choice:
+    """Choose the IO processor named by `--io-processor-plugin`."""
+    said = f"--io-processor-plugin {name}"
+    return explicit(registry, "io_processor", "io_processor", name, lambda manifest: [], said)
+
+
 def select_tokenizer(registry: PluginRegistry, mode: str) -> Choice:
     """Choose the tokenizer plugin that `--tokenizer-mode` names. Raises UserError, which names our own modes, too."""
     said = f"--tokenizer-mode {mode}"

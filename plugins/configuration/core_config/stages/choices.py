@@ -13,6 +13,7 @@ from core_config.selection import (
     select_adapters,
     select_executor,
     select_grammars,
+    select_io_processor,
     select_kernels,
     select_logits_processors,
     select_policy,
@@ -64,6 +65,7 @@ def choose_plugins(
     _choose_adapters(attempt)
     _choose_processor(attempt, checkpoint)
     _choose_tokenizer(attempt)
+    _choose_io_processor(attempt)
     choose_kv_connectors(attempt)
     _run_plugin_rules(attempt, checkpoint)
     _check_dtypes(attempt, platform)
@@ -195,6 +197,16 @@ def _choose_tokenizer(attempt: Attempt) -> None:
     choice = attempt.answer_of(lambda: select_tokenizer(attempt.plugins, mode))
     if choice is not None:
         attempt.chosen.stages["tokenizer"] = choice
+
+
+def _choose_io_processor(attempt: Attempt) -> None:
+    """Choose the IO processor, where one is named."""
+    name = attempt.settings["io_processor_plugin"]
+    if name is None:
+        return
+    choice = attempt.answer_of(lambda: select_io_processor(attempt.plugins, name))
+    if choice is not None:
+        attempt.chosen.stages["io_processor"] = choice
 
 
 def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:
