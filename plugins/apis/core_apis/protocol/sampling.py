@@ -68,7 +68,6 @@ NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
             (False,),
             "a search of beams ends when no running one can become better than those that have ended",
         ),
-        "mm_processor_kwargs": (({},), "the server's --mm-processor-kwargs counts for all pictures"),
         "media_io_kwargs": (({},), "the server's --media-io-kwargs counts for all videos"),
         "data_parallel_rank": ((0,), "the prompt chooses the engine"),
         "logprob_token_ids": (([],), "ask for the log-probabilities of the most likely tokens"),
@@ -149,6 +148,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     energy: bool | None = None
     service_tier: ServiceTier | None = None
     kv_transfer_params: TransferParams | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
 
@@ -159,7 +159,6 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     prompt_cache_key: Any = None
 
     early_stopping: Any = None
-    mm_processor_kwargs: Any = None
     media_io_kwargs: Any = None
     data_parallel_rank: Any = None
     logprob_token_ids: Any = None

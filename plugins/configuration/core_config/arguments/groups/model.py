@@ -108,6 +108,13 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
     ] = None
     allow_deprecated_quantization: Annotated[bool, Arg("No effect: no method is marked for removal.")] = False
     quantization_config: Annotated[dict[str, Any], Arg("The quantization method's own arguments.")] = {}
+    hf_config_path: Annotated[
+        str | None,
+        Arg(
+            "Directory or hub name whose config.json replaces the checkpoint's own; --hf-overrides are laid over it.",
+            metavar="DIR",
+        ),
+    ] = None
     hf_overrides: Annotated[dict[str, Any], Arg("Values that replace those of the model's configuration.")] = {}
     hf_token: Annotated[
         str | None,
