@@ -55,3 +55,8 @@ def test_the_strategy_of_torchao_is_of_its_files(tiny_llama: Path) -> None:
         resolved(tiny_llama, safetensors_load_strategy="torchao")
     found = resolved(tiny_llama, safetensors_load_strategy="lazy").engine
     assert found.safetensors_load_strategy == "lazy"
+
+
+def test_forms_in_reasoning_reach_the_server_and_not_the_engine(tiny_llama: Path) -> None:
+    found = resolved(tiny_llama, structured_outputs_config={"enable_in_reasoning": True})
+    assert found.server.answers.form_in_reasoning and not resolved(tiny_llama).server.answers.form_in_reasoning
