@@ -1,6 +1,7 @@
 """A configuration from another place, names of other engines for our arguments, and what has no effect."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,38 @@ def test_the_strategy_of_torchao_is_of_its_files(tiny_llama: Path) -> None:
 def test_forms_in_reasoning_reach_the_server_and_not_the_engine(tiny_llama: Path) -> None:
     found = resolved(tiny_llama, structured_outputs_config={"enable_in_reasoning": True})
     assert found.server.answers.form_in_reasoning and not resolved(tiny_llama).server.answers.form_in_reasoning
+
+
+def test_a_function_changes_the_configuration_as_in_other_engines(tiny_llama: Path) -> None:
+    def longer(config: Any) -> Any:
+        assert config.model_type == "llama"
+        config.update({"rms_norm_eps": 0.25, "max_position_embeddings": 40})
+        return config
+
+    found = resolved(tiny_llama, hf_overrides=longer)
+    assert found.engine.model.hf_config["rms_norm_eps"] == 0.25 and found.engine.model.max_model_len == 40
+    plain = resolved(tiny_llama, hf_overrides={"rms_norm_eps": 0.25, "max_position_embeddings": 40})
+    assert found.engine.model.hf_config == plain.engine.model.hf_config
+
+    def nothing(config: Any) -> None:
+        config.hidden_size = 3
+
+    def fails(config: Any) -> Any:
+        return config.no_such_key
+
+    for function, words in ((nothing, "nothing returned a NoneType"), (fails, "fails failed .AttributeError")):
+        with pytest.raises(ConfigError, match=words):
+            resolved(tiny_llama, hf_overrides=function)
+
+
+def test_dataclasses_of_other_packages_give_the_fields_that_a_script_set(tiny_llama: Path) -> None:
+    @dataclass
+    class StructuredOutputs:
+        backend: str = "auto"
+        disable_fallback: bool = False
+        no_such_key: int = 3
+
+    found = resolved(tiny_llama, structured_outputs_config=StructuredOutputs(disable_fallback=True, backend="xgrammar"))
+    assert found.engine.structured_outputs.disable_fallback
+    with pytest.raises(ConfigError, match="no_such_key"):
+        resolved(tiny_llama, structured_outputs_config=StructuredOutputs(no_such_key=4))

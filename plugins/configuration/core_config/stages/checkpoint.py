@@ -75,6 +75,11 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
     if settings["hf_config_path"] is not None:
         manifest = msgspec.structs.replace(manifest, config=_other_config(settings, loader.manifest.row.name))
     overrides = settings["hf_overrides"]
+    if callable(overrides):
+        from core_config.stages.function_overrides import overrides_of
+
+        overrides = overrides_of(overrides, manifest.config)
+        settings.replace("hf_overrides", overrides, "what the function changes")
     if overrides:
         manifest = msgspec.structs.replace(manifest, config=overridden(manifest.config, overrides))
     return Checkpoint(path, served_as, loader, manifest)
