@@ -344,5 +344,6 @@ def test_data_is_for_an_io_processor(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_data_without_an_io_processor_is_refused(server: RunningServer) -> None:
-    answer = post(server, "/pooling", data={"a": 1})
-    assert answer.status_code == 400 and "--io-processor-plugin" in answer.json()["error"]["message"]
+    for more in ({}, {"input": "ab"}):
+        answer = post(server, "/pooling", data={"a": 1}, **more)
+        assert answer.status_code == 400 and "--io-processor-plugin" in answer.json()["error"]["message"]

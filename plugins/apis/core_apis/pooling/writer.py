@@ -14,11 +14,13 @@ from typing import Any
 import msgspec
 from fastapi import Response
 
+from core.api.errors import RequestError
 from core_apis.answers.prompt_output import Outputs, PromptOutput
 from core_apis.body import PiecesResponse
 from core_apis.context import ServingContext
 from core_apis.pooling.answers import Plain, PooledTexts, Write
 from core_apis.prepare.prepared import PreparedPooling
+from core_apis.protocol.pooling import NO_PROCESSOR
 from core_frontend.api.pooling_outputs import PooledOutput, WholeOutput
 
 BYTES = "application/octet-stream"
@@ -27,7 +29,10 @@ LIGHT = 8192
 
 
 class PooledAnswer:
-    """The answer to one pooling request; see `core_apis.exchange.Answer`. version: of Cohere's API, or empty."""
+    """The answer to one pooling request; see `core_apis.exchange.Answer`. version: of Cohere's API, or empty.
+
+    Raises RequestError for data where the server has no IO processor.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,9 @@ class PooledAnswer:
         self._answer_id = answer_id
         self._created = created
         self._io = context.preparer.io
+        self._has_data = getattr(prepared.body, "data", msgspec.UNSET) is not msgspec.UNSET
+        if self._has_data and self._io is None:
+            raise RequestError(NO_PROCESSOR, param="data")
 
     async def whole(self, outputs: Outputs) -> Response:
         """Return the whole answer, as in `Answer`. One with many numbers is serialized in a thread."""
@@ -53,7 +61,7 @@ class PooledAnswer:
                 assert isinstance(output, PooledOutput), "a text that is pooled has one output"
                 found[index] = output.whole()
         in_order = [found[index] for index in sorted(found)]
-        if getattr(self._prepared.body, "data", msgspec.UNSET) is not msgspec.UNSET:
+        if self._has_data:
             return await self._processed(in_order)
         texts = PooledTexts(self._prepared, in_order, self._answer_id, self._version)
         return self._written(texts) if texts.num_entries <= LIGHT else await asyncio.to_thread(self._written, texts)

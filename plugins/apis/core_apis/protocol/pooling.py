@@ -17,6 +17,7 @@ from core_frontend.api.pooling_params import LateChunkingParams, PoolingParams, 
 
 TextFormat = Literal["float", "base64", "binary", "ubinary"]
 EncodingFormat = TextFormat | Literal["bytes", "bytes_only"]
+NO_PROCESSOR = "data is for an IO processor, and the server has none (--io-processor-plugin); send input."
 FORMAT_NAMES = ("encoding_format", "encoding_type", "embedding_type")
 OF_NUMBERS = ("embed_dtype", "endianness", "late_chunking_params", "prompt_name")
 
@@ -152,10 +153,7 @@ class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True)
         if self.data is msgspec.UNSET:
             return super().texts()
         if self.input is None:
-            raise RequestError(
-                "data is for an IO processor, and the server has none (--io-processor-plugin); send input.",
-                param="data",
-            )
+            raise RequestError(NO_PROCESSOR, param="data")
         given = [name for name in (*FORMAT_NAMES, *OF_NUMBERS) if getattr(self, name) is not None]
         if given:
             raise RequestError(
