@@ -339,6 +339,10 @@ def test_data_is_for_an_io_processor(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "data"
         refused = post(running, "/pooling", data=data, encoding_format="base64")
         assert refused.status_code == 400 and "the IO processor makes the answer" in refused.text
+        large = post(running, "/pooling", data=data | {"document": "x" * 30_000 + "\n\nab"}, truncate_prompt_tokens=8)
+        assert large.status_code == 200 and large.json()["data"]["passages"][0]["text"] == "ab"  # prepared in a process
+        huge = post(running, "/pooling", data=data | {"passages": 10**30, "document": "x" * 30_000})
+        assert huge.status_code == 400 and huge.json()["error"]["param"] == "data"
         assert post(running, "/pooling", input="ab").json()["data"][0]["data"]
         assert post(running, "/v1/embeddings", input="ab", data=data).status_code == 400
 

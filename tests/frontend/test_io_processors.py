@@ -41,9 +41,14 @@ def test_what_goes_wrong_is_the_answer_to_its_own_request(
         try:
             with pytest.raises(RequestError, match=words):
                 await pool.body(body)
-            made = msgspec.json.decode(await pool.body(asked("Who?")))
+            whole = asked("Who?").replace(b'{"data"', b'{"input":null,"task":null,"dimensions":4,"data"')
+            made = msgspec.json.decode(await pool.body(whole))
             assert made["input"] == ["Who?", "It rained.", "Ada wrote it.", "Nobody was there."]
-            assert made["task"] == "embed" and made["data"]["question"] == "Who?"
+            assert (
+                made["task"] == "embed"
+                and made["dimensions"] == 4
+                and msgspec.json.decode(made["data"])["question"] == "Who?"
+            )
         finally:
             await pool.close()
 

@@ -50,7 +50,7 @@ class PooledAnswer:
         self._created = created
         self._io = context.preparer.io
         self._has_data = getattr(prepared.body, "data", msgspec.UNSET) is not msgspec.UNSET
-        if self._has_data and self._io is None:
+        if self._has_data and (self._io is None or not isinstance(prepared.body.data, str)):
             raise RequestError(NO_PROCESSOR, param="data")
 
     async def whole(self, outputs: Outputs) -> Response:
@@ -69,7 +69,7 @@ class PooledAnswer:
     async def _processed(self, outputs: list[WholeOutput]) -> Response:
         """Return the answer that the IO processor makes, in vLLM's form."""
         assert self._io is not None, "data is refused where there is no IO processor"
-        data = msgspec.json.encode(self._prepared.body.data)
+        data = self._prepared.body.data.encode()
         made = msgspec.Raw(await self._io.answer(data, outputs))
         answer = {"request_id": self._answer_id, "created_at": self._created, "data": made}
         return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -141,7 +141,7 @@ class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True)
 
     task: a vector per text (embed) or per token (token_embed), or the classes of either (classify, token_classify);
         None: the first of these that the model supports. activation: an older name of use_activation.
-    data: for the server's IO processor, which makes the input of it, and the answer.
+    data: for the server's IO processor, which makes the input of it, and the answer; from then on it is text of JSON.
     """
 
     task: PoolingTask | None = None

@@ -63,7 +63,10 @@ class IOPool:
         self.helpers[0].start()
 
     async def body(self, content: bytes) -> bytes:
-        """Return the body of a /pooling request with prompts for its data; as it is, if it has none. Raises RequestError."""
+        """Return the body of a /pooling request with prompts for its data, which becomes text of JSON. Raises RequestError.
+
+        A body without data is returned as it is.
+        """
         return await self._run(Job("body", content)) or content
 
     async def prompts(self, data: bytes) -> dict[str, Any]:

@@ -100,7 +100,8 @@ class Steps:
         if body.get("input") is not None:
             raise RequestError("input and data exclude each other; leave one out.", param=DATA)
         data = self._processor.parse_request(body[DATA])
-        return checked({**self._prompts(data, body), **body}, "pre_process")
+        written = checked(body[DATA], "the request").decode()  # as text: its numbers may be of any size
+        return checked({**body, **self._prompts(data, body), DATA: written}, "pre_process")
 
     def _prompts(self, data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         made = self._processor.pre_process(data)
