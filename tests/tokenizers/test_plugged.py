@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,8 +92,12 @@ def test_refusals_are_sentences(tmp_path: Path, tiny_llama: Path, arguments: dic
 
 def test_an_engine_reads_and_writes_with_it(tmp_path: Path, tiny_llama: Path) -> None:
     """Texts, stop strings and a form are those of the plugin's tokens."""
-    settings = {"max_model_len": 64, "dtype": "float32", "use_tqdm_on_load": False}
-    named = {"tokenizer_mode": "mine", "plugins": str(write_plugin(tmp_path)), "tokenizer": str(tmp_path / "model")}
+    settings: dict[str, Any] = {"max_model_len": 64, "dtype": "float32", "use_tqdm_on_load": False}
+    named: dict[str, Any] = {
+        "tokenizer_mode": "mine",
+        "plugins": str(write_plugin(tmp_path)),
+        "tokenizer": str(tmp_path / "model"),
+    }
     greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     form = SamplingParams(
         temperature=0.0, max_tokens=8, structured_outputs=StructuredOutputsParams(choice=["wörld", "hell"])
@@ -123,7 +128,7 @@ def test_conversations_of_deepseek_v32_are_those_of_its_encoder(tiny_llama: Path
     )
     template = ChatTemplate(source)
 
-    def written(messages: list[dict[str, object]], **variables: object) -> str:
+    def written(messages: list[Any], **variables: Any) -> str:
         return str(template.render(messages, **variables)).removeprefix("<｜begin▁of▁sentence｜>")
 
     ask = {"role": "user", "content": "Hi"}

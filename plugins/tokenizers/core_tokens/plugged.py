@@ -153,12 +153,12 @@ class PluggedBackend:
         if spelled is not None:
             return spelled.encode()
         try:
-            found = self.own.token_bytes(index)
+            found: Any = self.own.token_bytes(index)
         except Exception as error:
             raise self.blame(f"token_bytes({index}) raised {type(error).__name__} ({error})") from error
         if not isinstance(found, bytes) or len(found) > MAX_TOKEN_BYTES:
             raise self.blame(f"token_bytes({index}) is {found!r:.60}, expected at most {MAX_TOKEN_BYTES} bytes")
-        return found
+        return bytes(found)
 
     def token_bytes(self, index: int) -> bytes:
         """Return the bytes of a token; nothing for an unknown id."""

@@ -18,7 +18,7 @@ from tokenizers import models, normalizers
 from core.api.errors import CheckpointError, RequestError
 from core_tokens.chat.mode_templates import mode_template
 from core_tokens.chat.templates import Templates, read_templates
-from core_tokens.pieces import piece_bytes, spelling_of
+from core_tokens.pieces import Spelling, piece_bytes, spelling_of
 from core_tokens.plugged import NAMED, Plug, PluggedBackend
 from core_tokens.tokenizer_config import read_tokenizer_config
 from core_tokens.tokenizer_source import TokenizerSource
@@ -60,10 +60,6 @@ class PairEncoding(NamedTuple):
 
     ids: list[int]
     type_ids: list[int]
-
-
-def _ids(backend: PluggedBackend) -> dict[str, int | None]:
-    return {f"{name}_id": backend.own.named.get(name) for name in NAMED}
 
 
 class Tokenizer:
@@ -114,6 +110,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.largest_id: int = max([self.vocab_size - 1, *added])
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
+        self.spelling: Spelling
         if isinstance(backend, PluggedBackend):
             self.spelling, self.strips_space = "plugged", backend.strips_space
         else:
@@ -181,7 +178,10 @@ class Tokenizer:
         if source.chat_template is None and plug.directory is not None and Path(plug.directory).is_dir():
             templates = read_templates(Path(plug.directory), read_tokenizer_config(Path(plug.directory)))
         template = backend.own.chat_template or templates.default
-        return cls(backend, **_ids(backend), chat_template=template, named_templates=templates.named)
+        made = cls(backend, chat_template=template, named_templates=templates.named)
+        for name in NAMED:
+            setattr(made, f"{name}_id", backend.own.named.get(name))
+        return made
 
     @classmethod
     def absent(cls) -> Tokenizer:
@@ -298,7 +298,8 @@ class Tokenizer:
         if self.refusal:
             raise RequestError(self.refusal, param="prompt")
         try:
-            return self.backend.encode_batch_fast(texts, add_special_tokens=special)
+            found: list[tokenizers.Encoding] = self.backend.encode_batch_fast(texts, add_special_tokens=special)
+            return found
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError(
                 f"The text is not valid Unicode ({error}); send whole characters.", param="prompt"
@@ -312,7 +313,7 @@ class Tokenizer:
         spaces_between_special_tokens: accepted for compatibility; these tokenizers never add spaces of their own.
         """
         if self.spelling == "other":
-            return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
         text = self.join_bytes(ids, skip_special_tokens).decode(errors="replace")
         return text.removeprefix(" ") if self.strips_space else text
 
