@@ -112,8 +112,8 @@ class PluggedBackend:
         self.ends = Ends(*self.own.ends)
         self.strips_space = bool(self.own.strips_space)
         self._check()
-        self.control = {index: text for text, index in self.own.control.items()}
-        self.bytes_of = [self._checked_bytes(index) for index in range(self.own.vocab_size)]
+        self.control: dict[int, str] = {index: text for text, index in self.own.control.items()}
+        self.bytes_of: list[bytes] = [self._checked_bytes(index) for index in range(self.own.vocab_size)]
         by_length = sorted(self.own.control, key=len, reverse=True)
         self._split = re.compile("|".join(map(re.escape, by_length))) if by_length else None
 
