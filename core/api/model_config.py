@@ -19,7 +19,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     model:          reference given by the user (path, or hub name).
     served_names:   names that the server answers to; the first is reported.
     tokenizer:      directory or file that the tokenizer comes from; None is the checkpoint itself.
-    tokenizer_mode: kind of files that the tokenizer is built from (`auto`, `hf`, `slow`, `mistral`).
+    tokenizer_mode: files that the tokenizer is built from (`auto`, `hf`, `slow`, `mistral`, `deepseek_v32`), or a plugin.
     skip_tokenizer: whether no tokenizer is loaded, even if the checkpoint has one.
     allow_control_tokens: whether contents of messages may contain control tokens, see `core_tokens.content_encoding`.
     dtype:          `bfloat16`, `float16` or `float32`: precision of matrix inputs and of dense weights.

@@ -21,7 +21,7 @@ class PluginsArgs(ArgumentGroup, frozen=True, kw_only=True):
     device: Annotated[
         str, Arg("Platform to run on, such as cpu or cuda:0; auto takes the best that answers.", plugin="platform")
     ] = "auto"
-    platform_config: Annotated[dict[str, Any], Arg("The platform's own arguments.")] = {}
+    platform_config: Annotated[dict[str, Any], Arg("The platform's arguments.", aliases=("additional_config",))] = {}
     executor: Annotated[
         str,
         Arg(

@@ -20,7 +20,6 @@ def blamed(error: Exception, manifests: Iterable[Manifest]) -> Exception:
     """Return a PluginError that names the plugin whose code raised `error`, or `error` itself when no plugin did.
 
     manifests: manifests of the plugins whose objects were loaded.
-
     An error that a plugin raises on purpose for the user is returned unchanged.
     """
     is_for_the_user = isinstance(error, CoreError) and not isinstance(error, PluginError)

@@ -23,10 +23,7 @@ FILE = Path(__file__).with_name("distributions.txt")
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One row of `distributions.txt`: the plugins of one kind in one distribution.
-
-    kind, names: empty for a distribution that provides no plugin.
-    """
+    """One row of `distributions.txt`: plugins of one kind in one distribution. kind, names: empty where it provides none."""
 
     name: str
     kind: str

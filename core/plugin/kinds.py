@@ -21,8 +21,7 @@ class Kind:
     contract:        `module:name` of the Protocol of the object that `core_load` builds: a name, not an import.
     alternatives:    further contracts, one of which an object may satisfy instead of `contract`.
     layer_contracts: (layer kind, contract) pairs, for a kind whose contract depends on the layers that a plugin declares.
-    replaceable:     whether another plugin, or the reference operations, can do the same work. A replaceable plugin that fails
-                     is dropped unless the user named it, and the configuration is resolved again.
+    replaceable:     whether others can do the same work: one that fails is dropped unless named, and all is resolved again.
     """
 
     name: str
@@ -80,8 +79,15 @@ KINDS: tuple[Kind, ...] = (
     Kind("command", "core.commands", None, None, "one for each command line", contract="core.api.command:Command"),
     Kind("resolver", "core.adapter_resolvers", "lora_resolvers", None, "many", contract="core_adapters.resolvers:Resolver"),
     Kind(
-        "processor", "core.processors", "mm_processor", "mm_processor_config", "one",
-        contract="core_media.contract:Processor",
+        "processor", "core.processors", "mm_processor", "mm_processor_config", "one", contract="core_media.contract:Processor"
+    ),
+    Kind(
+        "tokenizer", "core.tokenizers", "tokenizer_mode", "tokenizer_config", "one or none",
+        contract="core_tokens.contract:TextTokenizer",
+    ),
+    Kind(
+        "io_processor", "core.io_processors", "io_processor_plugin", "io_processor_config", "one or none",
+        contract="core_frontend.io.contract:IOProcessor",
     ),
 )  # fmt: skip
 

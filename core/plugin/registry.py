@@ -26,9 +26,7 @@ class PluginRegistry:
     """All plugins by kind and name; the process that resolves a configuration owns one.
 
     rows:  entry points; None: those of all installed packages.
-    words: the value of `--plugins` (see `core.plugin.words`).
-
-    Raises ConfigError when `words` names something that does not exist.
+    words: the value of `--plugins` (see `core.plugin.words`). Raises ConfigError for one that names nothing.
     """
 
     def __init__(self, rows: Sequence[ResolvedPlugin] | None = None, words: str | None = None) -> None:

@@ -50,7 +50,7 @@ def compiler(tokenizer: Tokenizer) -> Any:
     return xgrammar.GrammarCompiler(info)
 
 
-def prepare(tokenizer: Tokenizer, **body: Any) -> PreparedChat:
+def prepare(tokenizer: Tokenizer, answers: AnswerSettings | None = None, **body: Any) -> PreparedChat:
     settings = PreparationSettings(
         served_names=("m",),
         max_model_len=4096,
@@ -60,7 +60,7 @@ def prepare(tokenizer: Tokenizer, **body: Any) -> PreparedChat:
         max_num_queued_tokens=0,
         defaults={},
         chat_template=QWEN,
-        format=answer_format(AnswerSettings(), QWEN, tokenizer.special_texts),
+        format=answer_format(answers or AnswerSettings(), QWEN, tokenizer.special_texts),
         limits=ServerLimits(),
     )
     return Preparation(settings, tokenizer).run("chat", json.dumps({"messages": HI, **body}).encode())
@@ -126,6 +126,19 @@ def test_a_form_behind_reasoning(tokenizer: Tokenizer, compiler: Any, monkeypatc
     prepared = prepare(tokenizer)
     assert accepts(compiler, tokenizer, prepared, THOUGHT + "42") and accepts(compiler, tokenizer, prepared, "42")
     assert not accepts(compiler, tokenizer, prepared, THOUGHT + "Sunny.")
+
+
+def test_a_form_from_the_first_token_leaves_no_reasoning(tokenizer: Tokenizer, compiler: Any) -> None:
+    """With --structured-outputs-config.enable_in_reasoning; an answer without a form is free."""
+    held = AnswerSettings(form_in_reasoning=True)
+    prepared = prepare(tokenizer, held, structured_outputs={"regex": "[0-9]+"})
+    assert accepts(compiler, tokenizer, prepared, "42") and not accepts(compiler, tokenizer, prepared, THOUGHT + "42")
+    assert accepts(compiler, tokenizer, prepare(tokenizer, held), THOUGHT + "Sunny.")
+    limited = prepare(tokenizer, held, max_thinking_tokens=12)
+    assert accepts(compiler, tokenizer, limited, THOUGHT + "Sunny.")
+    with pytest.raises(RequestError, match="no reasoning to limit") as told:
+        prepare(tokenizer, held, structured_outputs={"regex": "[0-9]+"}, max_thinking_tokens=12)
+    assert told.value.param == "max_thinking_tokens"
 
 
 def test_how_it_is_written_holds_behind_reasoning(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 from core.api.pooling import PoolingConfig
 from tests.apis.conftest import RunningServer, run_server
 from tests.apis.scripted_engine import PoolingClient
+from tests.frontend import own_io_processor
 
 PROMPTS = {"query": "aa", "document": ""}
 CONFIG = PoolingConfig(kinds=("mean",), normalize=False, size=PoolingClient.SIZE, prompts=PROMPTS)
@@ -336,3 +338,35 @@ def test_pairs_are_read_together() -> None:
         assert (long["param"], long["code"]) == ("text_2", "context_length_exceeded")
         ids = post(running, "/score", text_1=[5], text_2=[6]).json()["error"]
         assert "both must be strings" in ids["message"]
+
+
+def test_data_is_for_an_io_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers have vLLM's form; one that fails costs its own request, and texts need none."""
+    settings = own_io_processor.settings(tmp_path)
+    monkeypatch.setattr("core_apis.app.io_settings", lambda config: settings)
+    data = {"question": "ab", "document": "cd\n\naabb\n\na", "passages": 2}
+    with run_server(client=PoolingClient, pooling=CONFIG, max_model_len=64) as running:
+        answer = post(running, "/pooling", data=data, model=MODEL, request_id="mine")
+        assert answer.status_code == 200, answer.text
+        told = answer.json()
+        assert set(told) == {"request_id", "created_at", "data"} and told["request_id"].endswith("mine")
+        assert [passage["text"] for passage in told["data"]["passages"]] == ["aabb", "a"]
+        for question in ("raise", "after raise"):
+            failed = post(running, "/pooling", data=data | {"question": question})
+            assert failed.status_code == 500 and "'mine' failed" in failed.text
+        wrong = post(running, "/pooling", data={"question": "ab"})
+        assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "data"
+        refused = post(running, "/pooling", data=data, encoding_format="base64")
+        assert refused.status_code == 400 and "the IO processor makes the answer" in refused.text
+        large = post(running, "/pooling", data=data | {"document": "x" * 30_000 + "\n\nab"}, truncate_prompt_tokens=8)
+        assert large.status_code == 200 and large.json()["data"]["passages"][0]["text"] == "ab"  # prepared in a process
+        huge = post(running, "/pooling", data=data | {"passages": 10**30, "document": "x" * 30_000})
+        assert huge.status_code == 400 and huge.json()["error"]["param"] == "data"
+        assert post(running, "/pooling", input="ab").json()["data"][0]["data"]
+        assert post(running, "/v1/embeddings", input="ab", data=data).status_code == 400
+
+
+def test_data_without_an_io_processor_is_refused(server: RunningServer) -> None:
+    for more in ({}, {"input": "ab"}):
+        answer = post(server, "/pooling", data={"a": 1}, **more)
+        assert answer.status_code == 400 and "--io-processor-plugin" in answer.json()["error"]["message"]

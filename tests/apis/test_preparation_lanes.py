@@ -21,6 +21,7 @@ from core_config.served.server_config import ServerConfig
 from core_supervision.helpers.lane import Lane, Spawned, spawn
 from tests.apis.conftest import RunningServer, run_server
 from tests.apis.fake_engine import make_tokenizer
+from tests.tokenizers.plugged_tokenizer import opened
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 PADDING = "x" * 20_000  # a body with it is not small
@@ -99,6 +100,29 @@ def test_nothing_that_renders_does_so_in_the_process_of_the_server(
         "/tokenize": {"messages": [message]},
     }.items():
         assert lanes.http.post(path, json=body).status_code == 200, path
+
+
+def test_a_tokenizer_that_is_a_plugin_harms_its_own_request_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is called in a process that can be ended, even for tiny bodies."""
+    with run_server(ServerConfig(uvicorn_log_level="warning"), tokenizer=opened(tmp_path)) as server:
+
+        def complete(prompt: str) -> Any:
+            return server.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 2})
+
+        before = complete("hello, hell and wörld").json()
+        assert before["usage"]["prompt_tokens"] == len(["hello", ",", " ", "hell", *" and ", "wörld"])
+        failed = complete("RAISE")
+        assert failed.status_code == 500 and "no such word" not in failed.text
+        assert "ZeroDivisionError" in caplog.text
+        refused = complete("REFUSE")
+        assert refused.status_code == 400 and "no language of mine" in refused.text
+        monkeypatch.setattr(server.preparer.small, "lane", replace(SMALL_LANE, job_seconds=0.5))
+        hung = complete("HANG")
+        assert hung.status_code == 400 and hung.json()["error"]["code"] == "too_much_work", hung.text
+        monkeypatch.undo()
+        assert complete("hello, hell and wörld").json()["choices"] == before["choices"]
 
 
 def test_what_renders_nothing_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

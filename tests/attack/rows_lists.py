@@ -88,6 +88,17 @@ OTHERS = [
         lambda: completion(prompt=words(1000), n=MOST_CHOICES),
         names=("prompt", "n"),
     ),
+    Row("2,147,483,647 beams", COMPLETIONS, lambda: completion(n=2**31 - 1, use_beam_search=True), names=("n",)),
+    Row("129 beams", COMPLETIONS, lambda: completion(n=129, use_beam_search=True), names=("n", "beam_width")),
+    Row(
+        "beams in a stream", COMPLETIONS, lambda: completion(n=2, use_beam_search=True, stream=True), names=("stream",)
+    ),
+    Row(
+        "a penalty of text",
+        COMPLETIONS,
+        lambda: completion(use_beam_search=True, length_penalty="x"),
+        names=("length_",),
+    ),
     Row("2,147,483,647 choices", COMPLETIONS, lambda: completion(n=2**31 - 1), names=("n",)),
     Row(
         "128 choices of 2,147,483,647 tokens",

@@ -36,7 +36,7 @@ Use = Callable[[AsyncEngine, MortalSource], Awaitable[None]]
 
 
 def tokenizer_of(config: EngineConfig) -> Tokenizer:
-    tokenizer = load_shared_tokenizer(byte_source(), config.model)
+    tokenizer = load_shared_tokenizer(byte_source(), config)
     assert tokenizer is not None
     return tokenizer
 
@@ -141,7 +141,7 @@ async def answers(resolution: Any, lives: Sequence[int]) -> tuple[dict[str, Requ
 
     config = resolution.engine
     source = MortalSource(config, UniprocExecutor, lives)
-    tokenizer = load_shared_tokenizer(resolution.manifest.tokenizer, config.model)
+    tokenizer = load_shared_tokenizer(resolution.manifest.tokenizer, config)
     assert tokenizer is not None
     engine = mortal_engine(source, tokenizer)
     engine.grammars.compiled = compiled  # type: ignore[assignment]

@@ -98,8 +98,9 @@ def test_objects_of_keys_are_what_the_argument_takes() -> None:
     assert PoolerConfig(pooling_type="MEAN") == {"pooling_type": "MEAN"}
     merged = merge({"pooler_config": PoolerConfig(pooling_type="CLS"), "profiler_config": ProfilerConfig()}, {})
     assert merged.problems == [] and merged.value("pooler_config") == {"pooling_type": "CLS"}
-    from core_config import ReasoningConfig, WeightTransferConfig
+    from core_config import EPLBConfig, ReasoningConfig, WeightTransferConfig
 
+    assert EPLBConfig(window_size=1000) == {"window_size": 1000}
     assert ReasoningConfig(think="a") == {"think": "a"} and WeightTransferConfig(backend="file") == {"backend": "file"}
     with pytest.raises(ImportError, match="SchedulerConfig: its keys are arguments of their own here"):
         from core_config import SchedulerConfig  # noqa: F401

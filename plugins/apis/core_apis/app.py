@@ -53,6 +53,7 @@ from core_apis.sessions.service import SessionService
 from core_apis.transfer import with_transfer
 from core_apis.watching import Generate, watched
 from core_config.served.server_config import ServerConfig
+from core_frontend.io.pool import IOPool, io_settings
 from core_media.config import media_of
 from core_observers.metrics import PREFIX, ServerMetrics
 
@@ -184,7 +185,8 @@ def _context(
         media=media_of(engine.config),
         keeps_edges=any(group.kind == "state" for group in engine.config.cache.groups),
     )
-    preparer = Preparer(settings, tokenizer)
+    io = io_settings(engine.config)
+    preparer = Preparer(settings, tokenizer, None if io is None else IOPool(io))
     adapters = preparer.adapters = _adapters(engine, server, preparer.here.names)
     metrics = _metrics(engine, server, model, cache, adapters)
     tracing = _tracing(server, model)

@@ -21,6 +21,7 @@ from core.api.errors import RequestError
 from core_apis.answers.explaining import explain_terms
 from core_apis.answers.output_log import log_outputs
 from core_apis.answers.prompt_output import PromptOutput
+from core_apis.beams import beams_of
 from core_apis.context import ServingContext
 from core_apis.field_names import OF_ENGINE, renamed
 from core_apis.histories.memory import Owner
@@ -161,7 +162,8 @@ class PromptRun:
         entry = self.context.recent.enter(self.answer_id, self.arrival.key)
         params = copy.copy(self.prepared.params)
         terms = self.terms(index)
-        outputs = self.context.generate(PromptCall(given, params, request_id, terms, entry, self.key))
+        beams = beams_of(self.prepared.body, params, self.context.model.max_model_len)
+        outputs = self.context.generate(PromptCall(given, params, request_id, terms, entry, self.key, beams))
         if getattr(self.prepared, "history", None) is not None:
             outputs = self._followed(outputs, prompt, terms)
         if self.session is None:

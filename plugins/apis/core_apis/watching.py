@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from core.api.errors import CoreError, RequestError
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import FIELD
+from core_apis.beams import beam_outputs
 from core_apis.engine_protocol import ServingEngine
 from core_apis.errors import GenerationError
 from core_apis.observed.request_meter import RequestMeter
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
+from core_frontend.library.beam_search import BeamSearchParams
 from core_frontend.request_terms import RequestTerms
 from core_observers.metrics import ServerMetrics
 from core_observers.recent_requests import RecentRequest
@@ -38,6 +40,7 @@ class PromptCall:
     request_id: the engine's own.
     entry:      its row among the recent requests.
     key:        the headers with the API key of its request; empty: it had none, or goes on without its connection.
+    beams:      the search that it asks for; None: it is sampled.
     """
 
     prompt: dict[str, Any]
@@ -46,6 +49,7 @@ class PromptCall:
     terms: RequestTerms
     entry: RecentRequest
     key: Mapping[str, str] = field(default_factory=dict)
+    beams: BeamSearchParams | None = None
 
 
 Generate = Callable[[PromptCall], AsyncGenerator[RequestOutput, None]]
@@ -55,6 +59,9 @@ def watched(engine: ServingEngine, metrics: ServerMetrics, tracing: Tracing | No
     """Return the engine's `generate` with all observers around it. tracing: None: no spans are sent."""
 
     def generate(call: PromptCall) -> AsyncGenerator[RequestOutput, None]:
+        if call.beams is not None:
+            assert isinstance(call.params, SamplingParams), "texts that are pooled have no beams"
+            return beam_outputs(engine, call.prompt, call.params, call.request_id, call.terms, call.beams)
         return engine.generate(call.prompt, call.params, call.request_id, call.terms)
 
     return metered(generate if tracing is None else traced(generate, tracing), metrics)

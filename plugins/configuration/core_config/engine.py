@@ -44,6 +44,8 @@ from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
 from core_runtime.specs.weight_offload import WEIGHT_OFFLOAD
 
 GIB = 1 << 30
+TORCHAO = "torchao"
+"""Name of a method, and of the strategy that other engines read its files with; here they are read as all others."""
 NO_PLAN = MemoryPlan(weights=0, block=0, num_blocks=0, block_size=0, groups=())
 
 
@@ -69,6 +71,7 @@ def engine_config(
     plan = plan or NO_PLAN
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
+    strategy = settings["safetensors_load_strategy"]
     plugins = _with_offload(plugin_choices(settings, registry, chosen, problems), plan)
     model = msgspec.structs.replace(
         _model(settings, checkpoint, spec, served),
@@ -90,7 +93,7 @@ def engine_config(
         wedge_timeout_s=settings["engine_wedge_timeout"] if settings["engine_restarts"] else 0.0,
         utility_timeout_s=settings["engine_utility_timeout"],
         use_tqdm_on_load=settings["use_tqdm_on_load"],
-        safetensors_load_strategy=settings["safetensors_load_strategy"],
+        safetensors_load_strategy=None if strategy == TORCHAO else strategy,
         keep_weights=settings["keep_weights"] if settings["engine_restarts"] else None,
         structured_outputs=structured_outputs_config(settings),
         state_canary=settings["state_canary"],

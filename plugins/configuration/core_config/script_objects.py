@@ -25,6 +25,10 @@ class CompilationConfig(Keys):
     """Keys of the argument `compilation_config`."""
 
 
+class EPLBConfig(Keys):
+    """Keys of the argument `eplb_config`."""
+
+
 class KVEventsConfig(Keys):
     """Keys of the argument `kv_events_config`."""
 
@@ -70,7 +74,6 @@ NOT_SERVED: Mapping[str, str] = {
     "CompilationMode": "write the mode's number, such as compilation_config={'mode': 3}",
     "DeviceConfig": ARGUMENTS,
     "ECTransferConfig": "an instance does not exchange anything with others",
-    "EPLBConfig": "write its keys, such as LLM(eplb_config={'window_size': 1000})",
     "KernelConfig": ARGUMENTS,
     "LoRAConfig": ARGUMENTS,
     "LoadConfig": ARGUMENTS,

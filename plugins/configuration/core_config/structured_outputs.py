@@ -30,5 +30,6 @@ def structured_outputs_config(settings: Settings) -> StructuredOutputsConfig:
         values[name] = given
     if problems:
         raise ConfigError(problems)
+    values.pop("enable_in_reasoning", None)  # it is of the formats of answers
     backend = served_backend(values.pop("backend", ""))
     return StructuredOutputsConfig(backend=backend, **values)

@@ -21,6 +21,7 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_outputs import PooledOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import Progress, begin_batch, finish_batch, run_batch
+from core_frontend.io.pool import BlockingIO, io_settings
 from core_frontend.library.beam_batch import advance_all, begin_search, next_step
 from core_frontend.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from core_frontend.library.chat_batch import ChatBatch, Conversation, as_conversations
@@ -299,6 +300,15 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
             )
         return config
 
+    def _io_processor(self) -> BlockingIO:
+        self._live_client()
+        if self._io is None:
+            settings = io_settings(self._config)
+            if settings is None:
+                raise RequestError("data is for an IO processor, and there is none; name one with io_processor_plugin.")
+            self._io = BlockingIO(settings)
+        return self._io
+
     def _pairs(self, chat_template: str | None) -> TextPairs:
         template = chat_template or self._chat_template
         return TextPairs(self._pooling_config, self._need_tokenizer(), self._config.model.max_model_len, template)
@@ -340,7 +350,12 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         if not isinstance(params, BeamSearchParams):
             raise RequestError(f"params is a {type(params).__name__}; expected BeamSearchParams.", param="params")
         entry = self._process(index, batch, SamplingParams(max_tokens=1), RequestTerms())
-        return begin_search(entry.requests[0], params, self._config.model)
+        request = entry.requests[0]
+        if request.prompt_embeds:
+            raise RequestError(
+                "Beam search needs a prompt of text or token ids; leave prompt_embeds out.", param="prompts"
+            )
+        return begin_search(request.prompt_token_ids, params, self._config.model, request.cache_salt)
 
     def _explain_terms(
         self, params: list[SamplingParams], *, given: bool, conversations: Sequence[Conversation] = ()

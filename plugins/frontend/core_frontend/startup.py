@@ -97,7 +97,7 @@ async def start_engine_and_tokenizer(resolution: Resolved, source: ClientSource[
     """
     config = resolution.engine
     files = resolution.manifest.tokenizer
-    loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, files, config.model))
+    loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, files, config))
     starting = asyncio.create_task(source.first())
     try:
         tokenizer, client = await asyncio.gather(loading, starting)

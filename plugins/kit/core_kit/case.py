@@ -25,6 +25,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
 from core_kit.fixtures.grammar_vocabulary import vocabulary
+from core_kit.fixtures.io_options import io_options
 from core_kit.fixtures.kv_context import context_of
 from core_kit.fixtures.media_settings import media_of
 from core_supervision.link.own_directory import Kind, OwnDirectory
@@ -114,12 +115,18 @@ class Subject:
     @functools.cached_property
     def sample(self) -> Sample:
         """Return `model` (or a tiny plain checkpoint) with its loader and manifest. Raises CoreError."""
-        from core_kit.checkpoints import open_sample, write_checkpoint
+        from core_kit.checkpoints import open_sample
 
         if self.model is not None:
             return open_sample(self.registry, self.model)
-        path = write_checkpoint(self.directory / "checkpoint", uneven=self.kind == "quantization")
-        return open_sample(self.registry, str(path))
+        return open_sample(self.registry, str(self._plain_checkpoint()))
+
+    def _plain_checkpoint(self) -> Path:
+        """Return the kit's tiny checkpoint, which is written on the first call."""
+        from core_kit.checkpoints import write_checkpoint
+
+        path = self.directory / "checkpoint"
+        return path if path.exists() else write_checkpoint(path, uneven=self.kind == "quantization")
 
     def context(self) -> LoadContext:
         """Return the argument of `core_load`. Raises Skipped when this machine lacks the device."""
@@ -130,6 +137,10 @@ class Subject:
             return context_of(self.directory, dict(self.arguments))
         if self.kind == "processor":
             return replace(context, options={"media": media_of(self.directory, self.model, self.name, self.plugins)})
+        if self.kind == "io_processor":
+            return replace(context, options=io_options(str(self.model or self._plain_checkpoint())))
+        if self.kind == "tokenizer":
+            return replace(context, options={"directory": str(self.model or self._plain_checkpoint())})
         if self.kind == "speculative" and self.manifest.implements("core_draft_spec"):
             raise Skipped("the core reads the checkpoint of its draft; a test of its own shows it at work")
         if self.kind not in ("quantization", "kernels", "attention"):

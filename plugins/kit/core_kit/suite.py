@@ -15,7 +15,9 @@ from core.plugin.kinds import KINDS
 from core_kit.case import Case, Subject
 
 Check = Callable[[Subject], None]
-TAKES_MODEL = frozenset({"adapter", "loader", "model", "processor", "quantization", "speculative"})
+TAKES_MODEL = frozenset(
+    {"adapter", "io_processor", "loader", "model", "processor", "quantization", "speculative", "tokenizer"}
+)
 """Kinds whose checks use a checkpoint given by the author."""
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from core.api.config import StructuredOutputsConfig
+from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
 from core_formats.calls.arguments_grammar import holds_input
@@ -40,12 +41,19 @@ def constrained(
         if not holds_input(served.row.calls[0], tool):
             _note_free_input(tool.name)
     asked = params.structured_outputs
+    thinks = asked is None or not served.form_in_reasoning
+    if max_reasoning is not None and not thinks:
+        raise RequestError(
+            "The form of the answer holds from its first token on this server (enable_in_reasoning), so that there is no "
+            "reasoning to limit; leave the limit out.",
+            param="max_thinking_tokens",
+        )
     spec = constraint(
         served.row,
         use.callable,
         use.choice if use.callable else "auto",
         use.parallel,
-        reasoning=True,
+        reasoning=thinks,
         answer=None if asked is None else grammar_spec(asked, ANY_SIZE),
         prompt_tail=prompt_tail,
         max_reasoning=max_reasoning,

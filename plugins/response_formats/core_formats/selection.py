@@ -36,6 +36,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     stops: texts of those that end an answer.
     reason: why it is this row, as a sentence.
     guide: how the model learns of tools; None: its chat template shows them, or it calls none.
+    form_in_reasoning: see `AnswerSettings`.
     """
 
     row: ResponseFormat
@@ -43,6 +44,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     stops: tuple[str, ...] = ()
     reason: str = ""
     guide: ToolGuide | None = None
+    form_in_reasoning: bool = False
 
 
 def served_format(
@@ -99,7 +101,7 @@ def answer_format(
     markers = msgspec.to_builtins(row)
     inside = tuple(token for token in special_tokens if token and _occurs(token, markers))
     stops = tuple(token for token in inside if special_tokens[token] in stop_ids)
-    return AnswerFormat(row, inside, stops, "; ".join(dict.fromkeys(reasons)), guide)
+    return AnswerFormat(row, inside, stops, "; ".join(dict.fromkeys(reasons)), guide, settings.form_in_reasoning)
 
 
 def shows_tools(chat_template: str | None) -> bool:

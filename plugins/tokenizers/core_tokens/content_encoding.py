@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from core_tokens.chat.written_text import Spans, plain, spans_of
 from core_tokens.control_tokens import control_tokens
-from core_tokens.marked_tokenizer import MarkedTokenizer, Match
+from core_tokens.marked_tokenizer import MarkedTokenizer, Match, PluggedMarks
+from core_tokens.plugged import PluggedBackend
 from core_tokens.tokenizer import PairEncoding, Tokenizer
 
 MAX_RUNS = 512
@@ -63,7 +64,7 @@ class ContentEncoder:
         self.counted = frozenset(index for index in self.control if index != unknown)
         self._spellings = "\0".join(["", *(token.content for token in self._added.values()), ""])
         self._run = lru_cache(maxsize=MAX_RUNS)(self._analysed)
-        self._apart: MarkedTokenizer | None = None
+        self._apart: MarkedTokenizer | PluggedMarks | None = None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, texts: Iterable[str] = ()) -> ContentEncoder:
@@ -193,8 +194,10 @@ class ContentEncoder:
         start = next(at for at in range(len(whole) + 1) if whole[at : at + len(letter)] == letter)
         return whole[:start], whole[start + len(letter) :]
 
-    def _separate(self) -> MarkedTokenizer:
-        if self._apart is None:
+    def _separate(self) -> MarkedTokenizer | PluggedMarks:
+        if self._apart is None and isinstance(self._backend, PluggedBackend):
+            self._apart = PluggedMarks(self._backend)
+        elif self._apart is None:
             self._apart = MarkedTokenizer(self._backend, self.control, self._unknown_id)
         return self._apart
 

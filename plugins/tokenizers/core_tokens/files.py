@@ -11,6 +11,9 @@ from typing import Literal, NamedTuple
 
 from core.api.errors import CheckpointError
 
+FILE_MODES = ("auto", "hf", "slow", "mistral", "deepseek_v32")
+"""Values of `--tokenizer-mode` that choose among files; any other one is a plugin's name."""
+
 Kind = Literal["json", "tekken", "model", "tiktoken", "merges", "wordpiece"]
 
 ORDER: tuple[tuple[str, Kind], ...] = (
@@ -47,7 +50,7 @@ def has_tokenizer(directory: Path) -> bool:
 def find_tokenizer_file(path: Path, mode: str = "auto") -> TokenizerFile:
     """Return the file to read: `path` itself, or the first one in the directory `path` that the mode allows.
 
-    mode: `auto` and `hf` take tokenizer.json first; `slow` takes the format's own files only; `mistral` takes
+    mode: `auto`, `hf` and `deepseek_v32` take tokenizer.json first; `slow` takes the format's own files only; `mistral` takes
     tekken.json or a sentencepiece file. Raises CheckpointError when there is none.
     """
     if path.is_file():

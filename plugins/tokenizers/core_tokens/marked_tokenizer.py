@@ -1,6 +1,6 @@
 """A tokenizer with marks in place of control tokens, so that any text spelled like a control token stays text.
 
-Owns: `MarkedTokenizer`, its marks. Never does: decide which matches of a text are control.
+Owns: `MarkedTokenizer`, its marks, and `PluggedMarks`. Never does: decide which matches of a text are control.
 Called by: `core_tokens.content_encoding`.
 """
 
@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, pre_tokenizers
 
 from core.api.errors import RequestError
+from core_tokens.plugged import Piece, PluggedBackend
 from core_tokens.tokenizer import PairEncoding
 
 MARK = "\U0010fffe"
@@ -127,6 +128,33 @@ class MarkedTokenizer:
                 normalized=token.normalized,
             )
         return AddedToken(self._mark(index), lstrip=token.lstrip, rstrip=token.rstrip, normalized=False)
+
+
+class PluggedMarks:
+    """The same for a tokenizer that is a plugin, which is passed the texts between control tokens in any case."""
+
+    def __init__(self, backend: PluggedBackend) -> None:
+        self._backend = backend
+
+    def encode(self, text: str, matches: Iterable[Match]) -> list[int]:
+        """Return the ids of a text with exactly these control tokens."""
+        ids: list[int] = []
+        end = 0
+        for match in matches:
+            ids += [*self._backend.plain_ids(self._read(text[end : match.start])), match.token_id]
+            end = match.end
+        return ids + self._backend.plain_ids(self._read(text[end:]))
+
+    def encode_pair(self, first: str, second: str) -> PairEncoding:
+        """Encode a pair with no control tokens except those around it."""
+        texts = [self._read(text) for text in (first, second)]
+        pieces = [Piece(at, 0, text, self._backend.plain_ids(text)) for at, text in enumerate(texts)]
+        pair = self._backend.pair(pieces)
+        return PairEncoding(pair.ids, pair.type_ids)
+
+    def _read(self, text: str) -> str:
+        normalizer = self._backend.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
 
 def _rests(spellings: Iterable[str]) -> str:

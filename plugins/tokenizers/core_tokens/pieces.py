@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import tokenizers
 
-Spelling = Literal["byte_level", "sentencepiece", "other"]
+Spelling = Literal["byte_level", "sentencepiece", "plugged", "other"]
 SENTENCEPIECE_STEPS = {"Replace", "ByteFallback", "Fuse", "Strip"}
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

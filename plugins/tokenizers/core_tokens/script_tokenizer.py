@@ -125,7 +125,7 @@ class ScriptTokenizer:
 
     def get_vocab(self) -> dict[str, int]:
         """Return ids by the vocabulary's spelling, including added tokens."""
-        return self.tokenizer.backend.get_vocab(with_added_tokens=True)
+        return dict(self.tokenizer.backend.get_vocab(with_added_tokens=True))
 
     def get_added_vocab(self) -> dict[str, int]:
         """Return the ids of added tokens by their spelling."""

@@ -16,7 +16,11 @@ import tokenizers
 from tokenizers import models, normalizers
 
 from core.api.errors import CheckpointError, RequestError
-from core_tokens.pieces import piece_bytes, spelling_of
+from core_tokens.chat.mode_templates import mode_template
+from core_tokens.chat.templates import Templates, read_templates
+from core_tokens.pieces import Spelling, piece_bytes, spelling_of
+from core_tokens.plugged import NAMED, Plug, PluggedBackend
+from core_tokens.tokenizer_config import read_tokenizer_config
 from core_tokens.tokenizer_source import TokenizerSource
 from core_tokens.vocabularies.vocabulary import build_tokenizer
 
@@ -32,6 +36,7 @@ class TokenizerSnapshot(msgspec.Struct, frozen=True):
     document: the library's JSON.
     bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template, split_special_tokens, refusal,
         allows_control: see `Tokenizer`.
+    plug: the plugin that is loaded instead of `document`, or None.
     """
 
     document: str
@@ -43,6 +48,7 @@ class TokenizerSnapshot(msgspec.Struct, frozen=True):
     split_special_tokens: bool = False
     refusal: str = ""
     allows_control: bool = False
+    plug: Plug | None = None
 
 
 class PairEncoding(NamedTuple):
@@ -76,7 +82,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        backend: tokenizers.Tokenizer,
+        backend: tokenizers.Tokenizer | PluggedBackend,
         *,
         bos_token_id: int | None = None,
         eos_token_id: int | None = None,
@@ -88,7 +94,7 @@ class Tokenizer:
         split_special_tokens: bool = False,
         refusal: str = "",
     ) -> None:
-        self.backend = backend
+        self.backend: Any = backend
         backend.encode_special_tokens = split_special_tokens
         self.split_special_tokens = split_special_tokens
         self.refusal = refusal
@@ -104,18 +110,26 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.largest_id: int = max([self.vocab_size - 1, *added])
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
-        self.spelling, self.strips_space = spelling_of(backend)
+        self.spelling: Spelling
+        if isinstance(backend, PluggedBackend):
+            self.spelling, self.strips_space = "plugged", backend.strips_space
+        else:
+            self.spelling, self.strips_space = spelling_of(backend)
         self.content_encoders: dict[tuple[str, ...], Any] = {}
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
-    def from_source(cls, source: TokenizerSource, override: str | None = None, mode: str = "auto") -> Tokenizer:
+    def from_source(
+        cls, source: TokenizerSource, override: str | None = None, mode: str = "auto", plug: Plug | None = None
+    ) -> Tokenizer:
         """Return the tokenizer of a checkpoint, or of `override`: a directory with tokenizer files, or one of them.
 
-        mode: selects the files, see `core_tokens.files.find_tokenizer_file`. Raises CheckpointError when there is none
-        or it cannot be read.
+        mode: selects the files, see `core_tokens.files.find_tokenizer_file`. plug: the plugin to load instead of reading
+        files. Raises CheckpointError when there is none or it cannot be read, and PluginError.
         """
         place = override or source.directory
+        if plug is not None:
+            return cls._plugged(msgspec.structs.replace(plug, directory=place), source)
         if place is not None:
             return cls._from_files(Path(place).expanduser(), source, mode)
         vocabulary = source.vocabulary
@@ -132,7 +146,7 @@ class Tokenizer:
             eos_token_id=vocabulary.eos_token_id,
             pad_token_id=vocabulary.pad_token_id,
             unk_token_id=vocabulary.unk_token_id,
-            chat_template=source.chat_template,
+            chat_template=mode_template(mode) or source.chat_template,
             named_templates=source.named_templates,
         )
 
@@ -151,11 +165,23 @@ class Tokenizer:
             eos_token_id=read.named["eos_token"],
             pad_token_id=read.named["pad_token"],
             unk_token_id=read.named["unk_token"],
-            chat_template=source.chat_template if own else templates.default,
+            chat_template=mode_template(mode) or (source.chat_template if own else templates.default),
             named_templates=source.named_templates if own else templates.named,
             response_template=templates.response,
             split_special_tokens=read.split_special_tokens,
         )
+
+    @classmethod
+    def _plugged(cls, plug: Plug, source: TokenizerSource) -> Tokenizer:
+        backend = PluggedBackend(plug)
+        templates = Templates(source.chat_template, source.named_templates)
+        if source.chat_template is None and plug.directory is not None and Path(plug.directory).is_dir():
+            templates = read_templates(Path(plug.directory), read_tokenizer_config(Path(plug.directory)))
+        template = backend.own.chat_template or templates.default
+        made = cls(backend, chat_template=template, named_templates=templates.named)
+        for name in NAMED:
+            setattr(made, f"{name}_id", backend.own.named.get(name))
+        return made
 
     @classmethod
     def absent(cls) -> Tokenizer:
@@ -167,8 +193,12 @@ class Tokenizer:
     @classmethod
     def restore(cls, snapshot: TokenizerSnapshot) -> Tokenizer:
         """Rebuild the tokenizer from another process's snapshot."""
+        if snapshot.plug is None:
+            backend: tokenizers.Tokenizer | PluggedBackend = tokenizers.Tokenizer.from_str(snapshot.document)
+        else:
+            backend = PluggedBackend(snapshot.plug)
         restored = cls(
-            tokenizers.Tokenizer.from_str(snapshot.document),
+            backend,
             bos_token_id=snapshot.bos_token_id,
             eos_token_id=snapshot.eos_token_id,
             pad_token_id=snapshot.pad_token_id,
@@ -178,11 +208,15 @@ class Tokenizer:
             refusal=snapshot.refusal,
         )
         restored.allows_control = snapshot.allows_control
+        if snapshot.plug is not None and snapshot.plug.small_letters:
+            restored.read_small_letters()
         return restored
 
     def read_small_letters(self) -> None:
         """Lower-case all texts from now on, except for special tokens spelled out in them."""
         lower = normalizers.Lowercase()
+        if self.plug is not None:
+            self.backend.plug = msgspec.structs.replace(self.plug, small_letters=True)
         own = self.backend.normalizer
         self.backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])
 
@@ -201,7 +235,13 @@ class Tokenizer:
             split_special_tokens=self.split_special_tokens,
             refusal=self.refusal,
             allows_control=self.allows_control,
+            plug=self.plug,
         )
+
+    @property
+    def plug(self) -> Plug | None:
+        """Return the plugin that encodes texts; None: the library does."""
+        return self.backend.plug if isinstance(self.backend, PluggedBackend) else None
 
     @cached_property
     def longest_token(self) -> int:
@@ -258,7 +298,8 @@ class Tokenizer:
         if self.refusal:
             raise RequestError(self.refusal, param="prompt")
         try:
-            return self.backend.encode_batch_fast(texts, add_special_tokens=special)
+            found: list[tokenizers.Encoding] = self.backend.encode_batch_fast(texts, add_special_tokens=special)
+            return found
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError(
                 f"The text is not valid Unicode ({error}); send whole characters.", param="prompt"
@@ -272,7 +313,7 @@ class Tokenizer:
         spaces_between_special_tokens: accepted for compatibility; these tokenizers never add spaces of their own.
         """
         if self.spelling == "other":
-            return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
         text = self.join_bytes(ids, skip_special_tokens).decode(errors="replace")
         return text.removeprefix(" ") if self.strips_space else text
 
@@ -285,6 +326,8 @@ class Tokenizer:
         """Return the bytes of one token, possibly part of a character. Empty for an unknown id."""
         known = self._bytes.get(token_id)
         if known is None:
+            if self.spelling == "plugged":
+                return bytes(self.backend.token_bytes(token_id))
             # The library accepts only unsigned 32-bit numbers, and raises for others.
             in_range = 0 <= token_id < 1 << 32
             token = self.backend.id_to_token(token_id) if in_range else None

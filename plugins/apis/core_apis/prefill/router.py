@@ -177,6 +177,8 @@ def _unfit(call: PromptCall) -> str:
     terms = call.terms
     if not isinstance(call.params, SamplingParams):
         return "it is not generated from"
+    if call.beams is not None:
+        return "it is searched with beams"
     if terms.transfer is not None:
         return "the request has kv_transfer_params"
     if terms.adapter is not None:

@@ -32,6 +32,7 @@ from core_formats.conversation_prompts import ConversationPrompts
 from core_formats.markers import markers_of
 from core_formats.tool_use import ToolUse
 from core_grammars.spec import as_text
+from core_media.reading.given import set_options
 from core_media.reading.parts import take_media
 from core_tokens.chat.chat_template import ChatTemplate, has_answers
 from core_tokens.chat.question_edge import question_edges
@@ -92,6 +93,7 @@ class Preparation:
         """Run the steps after decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
         pictures = take_media(body.messages or [], self.settings.media, self.settings.media_refusal)
+        set_options(pictures, body.mm_processor_kwargs)
         use = self.checked(body)
         check_template(use, self.template, self.settings.format)
         plan = answer_plan(body, use, self._format, auto=self.settings.auto_tool_choice)

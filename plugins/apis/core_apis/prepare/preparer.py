@@ -24,6 +24,7 @@ from core_apis.prepare.pictures import PicturePreparation
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparationSettings
 from core_apis.served_adapters import ServedAdapters
+from core_frontend.io.pool import IOPool
 from core_media.processing.sounds import Sounds
 from core_media.sound.config import SoundConfig
 from core_supervision.helpers.lane import Spawned
@@ -54,6 +55,8 @@ SMALL_LANE = preparation_lane(job_seconds=20.0, most_jobs=4)
 The process is started while the engine loads its weights, and stays: its start takes half a second.
 """
 LARGE_LANE = preparation_lane(job_seconds=60.0, idle_seconds=120.0, niceness=5)
+POOLING = "pooling"
+"""Kind of the bodies that may have data for an IO processor."""
 OF_ANY_MODEL = ("tokenize", "detokenize")
 """Kinds of bodies that a model which transcribes serves, too."""
 NUM_UNRENDERED = 64
@@ -72,10 +75,12 @@ class Preparer:
     """The preparer of one server.
 
     here:     the preparation within this process; small, large: the helper processes.
+    io:       makes prompts of the data of /pooling requests; None: the server has no IO processor.
     adapters: checks the names of models, where the server has adapters; None: the preparation does.
     """
 
-    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
+    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer, io: IOPool | None = None) -> None:
+        self.io = io
         self.adapters: ServedAdapters | None = None
         self.here = Preparation(settings, tokenizer)
         self.small = PreparationHelper(settings, tokenizer, SMALL_LANE)
@@ -92,6 +97,7 @@ class Preparer:
         self._has_rendered = False
         self._num_unrendered = 0
         self._warms = settings.chat_template is not None
+        self._needs_process = tokenizer.plug is not None  # a plugin may hang
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
     def warm(self, spawned: Spawned | None) -> None:
@@ -103,6 +109,8 @@ class Preparer:
             self._pictures.warm()
         if self._sounds is not None:
             self._sounds.start()
+        if self.io is not None:
+            self.io.start()
         if self._warms:
             self.small.start(spawned)
         elif spawned is not None:
@@ -125,6 +133,8 @@ class Preparer:
             template = await self.adapters.check_model(await self._model_of(pieces[row.before :]))
             if template is not None and row.renders:
                 preparer = await self._with_template(template)
+        if self.io is not None and kind == POOLING:
+            pieces = (await self.io.body(b"".join(pieces)),)
         prepared = await preparer._prepare(row, pieces)
         if self._pictures is not None:
             await self._pictures.complete(prepared)
@@ -163,6 +173,8 @@ class Preparer:
             await self._pictures.close()
         if self._sounds is not None:
             await self._sounds.close()
+        if self.io is not None:
+            await self.io.close()
         await asyncio.gather(self.small.close(), self.large.close(), *(own.close() for own in self._own.values()))
 
     async def _with_template(self, template: str) -> Preparer:
@@ -183,7 +195,7 @@ class Preparer:
         self._count(kind)
         if num_bytes > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
             return await self._helper(num_bytes).run(kind, *pieces)
-        if reads_pairs or kind.renders:
+        if reads_pairs or kind.renders or self._needs_process:
             return await self.small.run(kind, *pieces)
         data = b"".join(pieces)
         if num_bytes > TINY_BODY:
@@ -203,7 +215,7 @@ class Preparer:
 
     def _count(self, kind: BodyKind) -> None:
         """End the process for small bodies if nobody needs it. The next chat starts another."""
-        self._has_rendered = self._has_rendered or kind.renders
+        self._has_rendered = self._has_rendered or self._needs_process or kind.renders
         self._num_unrendered += not kind.renders
         if self._num_unrendered >= NUM_UNRENDERED and not self._has_rendered and not self._reads_pairs:
             self.small.rest()

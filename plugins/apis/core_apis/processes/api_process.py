@@ -76,7 +76,7 @@ class ApiProcess:
         helper: see `serve_requests`.
         """
         begin = self.begin
-        tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
+        tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine)
         engine = await self._engine(tokenizer)
         try:
             events = self.stop, self.hurry

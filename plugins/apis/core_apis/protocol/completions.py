@@ -42,6 +42,11 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
     def check(self, limits: ServerLimits) -> None:
         """Refuse requests that cannot be served, before anything is tokenized."""
         self.check_shared(limits)
+        if self.mm_processor_kwargs:
+            raise RequestError(
+                "mm_processor_kwargs is of pictures, and completions have none; leave it out.",
+                param="mm_processor_kwargs",
+            )
         if self.suffix:
             raise RequestError("suffix is not served: this model completes only at the end.", param="suffix")
         if self.echo and self.embedded:

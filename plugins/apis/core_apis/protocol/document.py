@@ -29,6 +29,7 @@ reasoning and `chat_template_kwargs`; the chat template alone writes control tok
 classify or pool, are whole prompts: their client writes control tokens into them."""
 
 _SUFFIX = {"suffix": "this model completes only at the end", "best_of": "only the value of n is served"}
+_PICTURES = {"mm_processor_kwargs": "completions have no pictures"}
 _TEMPLATE = {"chat_template": "templates are code: start the server with --chat-template"}
 
 
@@ -61,7 +62,7 @@ METADATA = {"metadata": sampling.NEUTRAL["metadata"]}
 
 BODIES: tuple[Body, ...] = (
     Body(["/v1/chat/completions"], chat.ChatRequest, ALL_NEUTRAL, {**chat.UNSERVED, **_TEMPLATE, **NOT_SERVED}),
-    Body(["/v1/completions"], CompletionRequest, ALL_NEUTRAL, {**_SUFFIX, **NOT_SERVED}),
+    Body(["/v1/completions"], CompletionRequest, ALL_NEUTRAL, {**_SUFFIX, **_PICTURES, **NOT_SERVED}),
     Body(["/v1/responses"], responses.ResponsesRequest, responses.NEUTRAL, responses.REFUSED),
     Body(["/v1/messages"], anthropic.MessagesRequest, anthropic.NEUTRAL, anthropic.REFUSED),
     Body(["/v1/embeddings"], pooling.EmbeddingRequest, METADATA),

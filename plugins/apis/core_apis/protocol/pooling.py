@@ -17,7 +17,9 @@ from core_frontend.api.pooling_params import LateChunkingParams, PoolingParams, 
 
 TextFormat = Literal["float", "base64", "binary", "ubinary"]
 EncodingFormat = TextFormat | Literal["bytes", "bytes_only"]
+NO_PROCESSOR = "data is for an IO processor, and the server has none (--io-processor-plugin); send input."
 FORMAT_NAMES = ("encoding_format", "encoding_type", "embedding_type")
+OF_NUMBERS = ("embed_dtype", "endianness", "late_chunking_params", "prompt_name")
 
 Text = str | list[int]
 """One text, or its token ids."""
@@ -139,10 +141,26 @@ class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True)
 
     task: a vector per text (embed) or per token (token_embed), or the classes of either (classify, token_classify);
         None: the first of these that the model supports. activation: an older name of use_activation.
+    data: for the server's IO processor, which makes the input of it, and the answer; from then on it is text of JSON.
     """
 
     task: PoolingTask | None = None
     activation: bool | None = None
+    data: Any = msgspec.UNSET
+
+    def texts(self) -> list[Text]:
+        """Return the input as a list. Raises RequestError for data that no IO processor has made prompts of."""
+        if self.data is msgspec.UNSET:
+            return super().texts()
+        if self.input is None:
+            raise RequestError(NO_PROCESSOR, param="data")
+        given = [name for name in (*FORMAT_NAMES, *OF_NUMBERS) if getattr(self, name) is not None]
+        if given:
+            raise RequestError(
+                f"{given[0]} is of an answer of numbers, and the IO processor makes the answer to data; leave it out.",
+                param=given[0],
+            )
+        return super().texts()
 
     def task_for(self, config: PoolingConfig | None) -> PoolingTask | None:
         """Return the body's task, or the model's first."""

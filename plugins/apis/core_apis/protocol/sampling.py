@@ -15,6 +15,7 @@ import msgspec
 from core.api.errors import RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
+from core_apis.protocol.beam_fields import check_beams
 from core_apis.protocol.structured import FORMAT, GUIDED, OPTIONS, structured_outputs
 from core_apis.protocol.transfer_params import TransferParams
 from core_formats.server_limits import ServerLimits
@@ -63,10 +64,10 @@ NEUTRAL_HERE: Mapping[str, str] = MappingProxyType(
 
 NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
     {
-        "use_beam_search": ((False,), "`LLM.beam_search` of the Python package searches beams"),
-        "length_penalty": ((1.0,), "it is of beams, which `LLM.beam_search` of the Python package searches"),
-        "early_stopping": ((False,), "it is of beams, which `LLM.beam_search` of the Python package searches"),
-        "mm_processor_kwargs": (({},), "the server's --mm-processor-kwargs counts for all pictures"),
+        "early_stopping": (
+            (False,),
+            "a search of beams ends when no running one can become better than those that have ended",
+        ),
         "media_io_kwargs": (({},), "the server's --media-io-kwargs counts for all videos"),
         "data_parallel_rank": ((0,), "the prompt chooses the engine"),
         "logprob_token_ids": (([],), "ask for the log-probabilities of the most likely tokens"),
@@ -147,6 +148,9 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     energy: bool | None = None
     service_tier: ServiceTier | None = None
     kv_transfer_params: TransferParams | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
 
     user: Any = None
     metadata: Any = None
@@ -154,10 +158,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     safety_identifier: Any = None
     prompt_cache_key: Any = None
 
-    use_beam_search: Any = None
-    length_penalty: Any = None
     early_stopping: Any = None
-    mm_processor_kwargs: Any = None
     media_io_kwargs: Any = None
     data_parallel_rank: Any = None
     logprob_token_ids: Any = None
@@ -169,6 +170,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             wanted = getattr(self, name)
             if wanted is not None and wanted not in neutral:
                 raise RequestError(f"{name} is not served: {reason}; leave it out.", param=name)
+        check_beams(self)
         for name in LISTS:
             check_list(name, getattr(self, name), limits.max_list_length)
         for name in NAMES:

@@ -188,6 +188,9 @@ def tokenizer_digest(source: TokenizerSource, engine: EngineConfig) -> str:
     """
     digest = hashlib.sha256(repr((engine.model.tokenizer_mode, engine.model.skip_tokenizer)).encode())
     digest.update(msgspec.msgpack.encode(source.vocabulary))
+    for row in engine.plugins.table:
+        if row.kind == "tokenizer":
+            digest.update(repr((row.name, row.distribution, row.version, row.sha256)).encode())
     directory = engine.model.tokenizer or source.directory
     if directory is not None:
         for name in TOKENIZER_FILES:

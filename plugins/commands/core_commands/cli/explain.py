@@ -39,7 +39,7 @@ def response_format(resolution: Resolution) -> AnswerFormat:
     row's parts.
     """
     try:
-        tokenizer = load_tokenizer(resolution.manifest.tokenizer, resolution.engine.model)
+        tokenizer = load_tokenizer(resolution.manifest.tokenizer, resolution.engine)
     except UserError as error:
         return AnswerFormat(ResponseFormat(name="text"), reason=str(error))
     if tokenizer is None:

@@ -200,7 +200,7 @@ def _preparation(words: list[str]) -> "Preparation":
     parsed = parse_engine_arguments(words, own_flags(AuditOptions))
     resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
     server, model = resolution.server, resolution.engine.model
-    tokenizer = load_tokenizer(resolution.manifest.tokenizer, model)
+    tokenizer = load_tokenizer(resolution.manifest.tokenizer, resolution.engine)
     if tokenizer is None:
         raise UserError("core kv audit: the model has no tokenizer; name one with --tokenizer.")
     # A log may name any model: its bodies are those of another server.

@@ -24,13 +24,14 @@ from core_config.arguments.sources import merge
 from core_config.model_shape import ModelShape, model_shape
 from core_config.resolve import discover, find_model
 from core_config.rules import Facts
+from core_config.selection import select_tokenizer
 from core_config.stages import limits
 from core_config.stages.attempt import Attempt
 from core_config.stages.attention import settled_state_dtype, skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint, find_tokenizer
 from core_config.stages.choices import choose_quantization
 from core_config.stages.family import find_family, text_alone
-from core_config.stages.settings import Settings
+from core_config.stages.settings import Settings, underscored
 from core_config.stages.tensor_groups import TensorGroup, group_of, grouped
 from core_config.stages.weights import quantization_plan
 from core_frontend.prompts.tokenizing import tokens_beyond
@@ -42,6 +43,8 @@ from core_runtime.models.tensors.weight_map import WeightMap
 from core_runtime.models.unread import refuse
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_tokens.files import FILE_MODES
+from core_tokens.plugged import Plug
 from core_tokens.tokenizer import Tokenizer
 
 
@@ -236,6 +239,10 @@ def _check_vocabulary(attempt: Attempt, manifest: CheckpointManifest, spec: Deco
     if missing or attempt.settings["skip_tokenizer_init"]:
         return
     mode = attempt.settings["tokenizer_mode"]
-    said = tokens_beyond(Tokenizer.from_source(source, override, mode), spec.vocab_size)
+    plug = None
+    if mode not in FILE_MODES:
+        row = select_tokenizer(attempt.plugins, mode).manifests[0].row
+        plug = Plug(row, underscored(attempt.settings["tokenizer_config"]))
+    said = tokens_beyond(Tokenizer.from_source(source, override, mode, plug), spec.vocab_size)
     if said:
         attempt.warnings.append(said)

@@ -6,6 +6,7 @@ Called by: parser (text), sources (YAML, keyword arguments), config, the plugin 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -107,6 +108,10 @@ def _typed(field: Field, value: Any) -> Any:
     if field.is_list:
         return _list(field, value, expected)
     if field.is_mapping:
+        if callable(value) and field.name in FUNCTIONS:
+            return value
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = _changed_fields(value)
         if field.name in AS_PAIRS and isinstance(value, str) and not value.lstrip().startswith("{"):
             value = _pairs(value, expected)
         return _keyed(field, _mapping(value, expected))
@@ -184,6 +189,22 @@ def _list(field: Field, value: Any, expected: str) -> list[Any]:
     if not all(isinstance(part, str) for part in parts):
         raise ValueError(expected)
     return parts
+
+
+FUNCTIONS: Final = frozenset({"hf_overrides"})
+"""Mappings that a script may give as a function."""
+
+
+def _changed_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults: those that a script gave."""
+    found: dict[str, Any] = {}
+    for each in dataclasses.fields(value):
+        mine = getattr(value, each.name)
+        default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
+        if default is dataclasses.MISSING or mine != default:
+            is_nested = dataclasses.is_dataclass(mine) and not isinstance(mine, type)
+            found[each.name] = _changed_fields(mine) if is_nested else mine
+    return found
 
 
 AS_PAIRS: Final = frozenset({"limit_mm_per_prompt"})

@@ -31,6 +31,12 @@ def fetched_tokenizer(settings: Settings, ref: str) -> str:
     return str(_hub(settings).download(ref, settings["tokenizer_revision"], wanted))
 
 
+def fetched_config(settings: Settings, ref: str) -> str:
+    """Return the local directory of another model's configuration. Raises UserError."""
+    wanted = Wanted(ref, ignored=settings["ignore_patterns"], small=("config.json",), weights=False)
+    return str(_hub(settings).download(ref, None, wanted))
+
+
 def _hub(settings: Settings) -> Hub:
     return Hub(
         settings["hf_endpoint"], settings["hf_token"], settings["download_dir"], progress=settings["use_tqdm_on_load"]

@@ -14,6 +14,7 @@ from core_config.pooled.rerankers import Reranker
 from core_config.stages.checkpoint import Checkpoint, find_tokenizer
 from core_config.stages.settings import Settings
 from core_runtime.models.families.class_heads import FROM_TOKENS
+from core_tokens.files import FILE_MODES
 
 METHODS: Final[Mapping[str, bool]] = {"from_2_way_softmax": True, "no_post_processing": False}
 """Values of the key `method` → whether the one class is the contrast of two tokens: how much likelier the second is
@@ -66,11 +67,15 @@ def declared_classes(settings: Settings, checkpoint: Checkpoint, known: Reranker
 
 def _ids(settings: Settings, checkpoint: Checkpoint, texts: list[str]) -> tuple[int, ...]:
     """Return each text's token. Raises UserError for a text that is not one token."""
+    mode = settings["tokenizer_mode"]
+    if mode not in FILE_MODES:
+        raise UserError(
+            f"{FROM_TOKENS} is {texts!r}, and --tokenizer-mode {mode} is a plugin, which is not loaded for a configuration; "
+            f"expected one of {', '.join(FILE_MODES)}."
+        )
     from core_tokens.tokenizer import Tokenizer  # imported here because few models need it before the engine starts
 
-    tokenizer = Tokenizer.from_source(
-        checkpoint.manifest.tokenizer, find_tokenizer(settings), settings["tokenizer_mode"]
-    )
+    tokenizer = Tokenizer.from_source(checkpoint.manifest.tokenizer, find_tokenizer(settings), mode)
     found = []
     for text in texts:
         token = tokenizer.backend.token_to_id(text)

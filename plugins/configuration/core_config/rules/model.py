@@ -18,6 +18,7 @@ from core_runtime.models.families import unknown_keys
 from core_runtime.models.unread import unknown_to_class
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModuleSpec
+from core_tokens.files import FILE_MODES
 
 INPUT_SIZES = ("input_scale", "input_global_scale", "activation_scale")
 """Name endings of tensors with calibrated scales of inputs."""
@@ -273,6 +274,33 @@ def a_tokenizer_that_is_not_wanted(facts: Facts) -> Findings:
         yield Warn("--tokenizer has no effect: --skip-tokenizer-init runs without any.")
 
 
+def strategies_of_torchao_are_of_its_files(facts: Facts) -> Findings:
+    """The strategy for torchao's files says nothing about others."""
+    if facts["safetensors_load_strategy"] == "torchao" and facts.quantization != "torchao":
+        yield Problem(
+            "--safetensors-load-strategy torchao: the checkpoint is none of torchao's; expected 'lazy', 'eager' or 'prefetch', "
+            "or leave it out."
+        )
+
+
+def torchs_files_are_read_in_the_hosts_memory(facts: Facts) -> Findings:
+    """A device for torch's files has no effect."""
+    if facts.given("pt_load_map_location"):
+        yield Warn(
+            f"--pt-load-map-location {facts['pt_load_map_location']}: no effect: files of torch are read in the host's memory, "
+            "and each device gets its part of them."
+        )
+
+
+def arguments_of_a_tokenizer_need_a_plugin(facts: Facts) -> Findings:
+    """Own arguments belong to a plugin, and the engine's own modes take none."""
+    is_plugin = facts["tokenizer_mode"] not in FILE_MODES and not facts["skip_tokenizer_init"]
+    if facts["tokenizer_config"] and not is_plugin:
+        yield Problem(
+            "--tokenizer-config: no tokenizer plugin is used; name one with --tokenizer-mode, or leave it out."
+        )
+
+
 def served_names_are_names(facts: Facts) -> Findings:
     """A client could not ask for a name without characters."""
     for name in facts["served_model_name"] or []:
@@ -305,6 +333,9 @@ RULES: tuple[Rule, ...] = (
     Rule(revision_needs_its_owner),
     Rule(no_method_is_to_be_removed),
     Rule(a_tokenizer_that_is_not_wanted),
+    Rule(arguments_of_a_tokenizer_need_a_plugin),
+    Rule(torchs_files_are_read_in_the_hosts_memory),
+    Rule(strategies_of_torchao_are_of_its_files, "plugins"),
     Rule(served_names_swallow_the_model),
     Rule(bitsandbytes_is_read_as_safetensors, "reference"),
     Rule(gguf_file_has_its_own_loader, "reference"),

@@ -73,6 +73,20 @@ def rerankers_may_generate(facts: Facts) -> Findings:
         )
 
 
+def io_processors_are_of_models_that_pool(facts: Facts) -> Findings:
+    """A model that generates text has no route with data, and arguments need their plugin."""
+    name = facts["io_processor_plugin"]
+    if name is not None and facts.pooling is None:
+        yield Problem(
+            f"--io-processor-plugin {name}: the model generates text, and IO processors make answers of vectors and classes; "
+            "serve it with --runner pooling, or leave it out."
+        )
+    if name is None and facts["io_processor_config"]:
+        yield Problem(
+            "--io-processor-config: no IO processor is used; name one with --io-processor-plugin, or leave it out."
+        )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(texts_are_as_long_as_trained, "model"),
     Rule(encoders_see_whole_texts, "model"),
@@ -80,4 +94,5 @@ RULES: tuple[Rule, ...] = (
     Rule(pooling_is_implied, "model"),
     Rule(keys_of_the_pooler_pool, "model"),
     Rule(rerankers_may_generate, "model"),
+    Rule(io_processors_are_of_models_that_pool, "model"),
 )

@@ -14,11 +14,13 @@ from core_config.selection.by_name import (
     select_adapters,
     select_executor,
     select_grammars,
+    select_io_processor,
     select_kv_connectors,
     select_logits_processors,
     select_policy,
     select_processor,
     select_speculative,
+    select_tokenizer,
 )
 from core_config.selection.checkpoint import select_loader, select_model
 from core_config.selection.kernels import select_kernels
@@ -31,6 +33,7 @@ __all__ = [
     "select_attention",
     "select_executor",
     "select_grammars",
+    "select_io_processor",
     "select_kernels",
     "select_kv_connectors",
     "select_loader",
@@ -41,4 +44,5 @@ __all__ = [
     "select_processor",
     "select_quantization",
     "select_speculative",
+    "select_tokenizer",
 ]

@@ -9,15 +9,18 @@ from collections.abc import Sequence
 
 from core.api.checkpoint_facts import CheckpointFacts
 from core.api.config import ResolvedPlugin
-from core.api.errors import UserError
+from core.api.errors import UserError, nearest
 from core.api.reason import Reason
+from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
 from core.plugin.words import called
+from core_config.arguments.foreign import refused_value
 from core_config.selection.ranking import Candidate, Choice, Selection, explicit, losses, order_of, ranked
 from core_config.selection.reasons import device_reasons
 from core_media.config import IMAGE
+from core_tokens.files import FILE_MODES
 
 
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:
@@ -120,6 +123,22 @@ def select_processor(registry: PluginRegistry, named: str | None, own: str, moda
 
     said = "the engine's own for the model" if named is None else f"--mm-processor {named}"
     return explicit(registry, "processor", "processor", named or own, check, said)
+
+
+def select_io_processor(registry: PluginRegistry, name: str) -> Choice:
+    """Choose the IO processor named by `--io-processor-plugin`."""
+    said = f"--io-processor-plugin {name}"
+    return explicit(registry, "io_processor", "io_processor", name, lambda manifest: [], said)
+
+
+def select_tokenizer(registry: PluginRegistry, mode: str) -> Choice:
+    """Choose the tokenizer plugin that `--tokenizer-mode` names. Raises UserError, which names our own modes, too."""
+    said = f"--tokenizer-mode {mode}"
+    if not called(registry.rows("tokenizer"), mode) and normalize(mode) not in FILE_MODES:
+        known = [*FILE_MODES, *(row.name for row in registry.rows("tokenizer"))]
+        why = refused_value("tokenizer_mode", mode)
+        raise UserError(f"{said}: {why}expected one of {', '.join(known)}, or a plugin's name.{nearest(mode, known)}")
+    return explicit(registry, "tokenizer", "tokenizer", mode, lambda manifest: [], said)
 
 
 def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> Choice:

@@ -27,6 +27,7 @@ def answer_settings(merged: Merged, registry: PluginRegistry, problems: list[str
         tool_call_parser=merged.value("tool_call_parser") or "auto",
         reasoning_parser=merged.value("reasoning_parser") or "auto",
         reasoning_markers=_markers(merged, problems),
+        form_in_reasoning=bool((merged.value("structured_outputs_config") or {}).get("enable_in_reasoning")),
     )
     files = {flag: merged.value(name) for name, flag in FILES.items() if merged.value(name)}
     names = {settings.tool_call_parser, settings.reasoning_parser}

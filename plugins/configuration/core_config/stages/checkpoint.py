@@ -28,7 +28,9 @@ from core_config.selection.ranking import Choice
 from core_config.stages.settings import Settings
 from core_runtime.models.families.wrappers import overridden
 from core_runtime.specs.checkpoint import CheckpointManifest
+from core_tokens.checkpoint_files import read_json
 
+CONFIG = "config.json"
 GGUF = "gguf"
 """Name of the loader for GGUF files, which alone has projectors."""
 MISTRAL = "mistral"
@@ -70,7 +72,14 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
     _check_config_format(settings["config_format"], loader.manifest.row.name)
     manifest = _with_projector(settings, loader, path, known)
     manifest = manifest or _resolve(loader, path, settings["model_loader_extra_config"])
+    if settings["hf_config_path"] is not None:
+        manifest = msgspec.structs.replace(manifest, config=_other_config(settings, loader.manifest.row.name))
     overrides = settings["hf_overrides"]
+    if callable(overrides):
+        from core_config.stages.function_overrides import overrides_of
+
+        overrides = overrides_of(overrides, manifest.config)
+        settings.replace("hf_overrides", overrides, "what the function changes")
     if overrides:
         manifest = msgspec.structs.replace(manifest, config=overridden(manifest.config, overrides))
     return Checkpoint(path, served_as, loader, manifest)
@@ -91,6 +100,27 @@ def find_tokenizer(settings: Settings) -> str | None:
     from core_config.locating.fetched import fetched_tokenizer
 
     return fetched_tokenizer(settings, ref)
+
+
+def _other_config(settings: Settings, loader: str) -> dict[str, Any]:
+    """Return the configuration of `--hf-config-path`. Raises CheckpointError."""
+    ref = settings["hf_config_path"]
+    if loader == GGUF:
+        raise CheckpointError(
+            f"--hf-config-path {ref}: a GGUF model is read by the keys of its own file; --hf-overrides replaces values of them."
+        )
+    path = Path(ref).expanduser()
+    if not path.exists():
+        if not is_hub_name(ref):
+            raise CheckpointError(f"--hf-config-path {ref}: no such directory; expected one with a config.json.")
+        from core_config.locating.fetched import fetched_config
+
+        path = Path(fetched_config(settings, ref))
+    file = path / CONFIG if path.is_dir() else path
+    found = read_json(file)
+    if not isinstance(found, dict) or not (found.get("model_type") or found.get("architectures")):
+        raise CheckpointError(f"--hf-config-path {file}: names neither model_type nor architectures.")
+    return found
 
 
 def _located(settings: Settings, ref: str, known: Facts) -> str:

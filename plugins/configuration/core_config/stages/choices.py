@@ -7,17 +7,20 @@ Called by: resolve.
 
 from __future__ import annotations
 
+from core.plugin.kinds import normalize
 from core_config.media import needs_spans, own_processor, processed, transcribes, why_not
 from core_config.selection import (
     select_adapters,
     select_executor,
     select_grammars,
+    select_io_processor,
     select_kernels,
     select_logits_processors,
     select_policy,
     select_processor,
     select_quantization,
     select_speculative,
+    select_tokenizer,
 )
 from core_config.selection.ranking import Choice
 from core_config.selection.reasons import dtype_reasons
@@ -33,6 +36,7 @@ from core_config.structured_outputs import structured_outputs_config
 from core_media.sound.config import MODEL_TYPE
 from core_runtime.specs.checkpoint import CheckpointFacts
 from core_runtime.specs.module_spec import ModelSpec
+from core_tokens.files import FILE_MODES
 
 
 def choose_plugins(
@@ -60,6 +64,8 @@ def choose_plugins(
     _choose_logits_processors(attempt)
     _choose_adapters(attempt)
     _choose_processor(attempt, checkpoint)
+    _choose_tokenizer(attempt)
+    _choose_io_processor(attempt)
     choose_kv_connectors(attempt)
     _run_plugin_rules(attempt, checkpoint)
     _check_dtypes(attempt, platform)
@@ -181,6 +187,26 @@ def _choose_processor(attempt: Attempt, checkpoint: Checkpoint) -> None:
     choice = attempt.answer_of(lambda: select_processor(attempt.plugins, named, own, modalities))
     if choice is not None:
         attempt.chosen.stages["processor"] = choice
+
+
+def _choose_tokenizer(attempt: Attempt) -> None:
+    """Choose the tokenizer plugin, where `--tokenizer-mode` names one rather than the files to read."""
+    mode = attempt.settings["tokenizer_mode"]
+    if normalize(mode) in FILE_MODES or attempt.settings["skip_tokenizer_init"]:
+        return
+    choice = attempt.answer_of(lambda: select_tokenizer(attempt.plugins, mode))
+    if choice is not None:
+        attempt.chosen.stages["tokenizer"] = choice
+
+
+def _choose_io_processor(attempt: Attempt) -> None:
+    """Choose the IO processor, where one is named."""
+    name = attempt.settings["io_processor_plugin"]
+    if name is None:
+        return
+    choice = attempt.answer_of(lambda: select_io_processor(attempt.plugins, name))
+    if choice is not None:
+        attempt.chosen.stages["io_processor"] = choice
 
 
 def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:

@@ -11,25 +11,23 @@ from collections.abc import Sequence
 from core.api.config import ModelConfig
 from core.api.errors import RequestError
 from core.api.logprobs_mode import shows_logits
-from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.library.beam_search import BeamSearch, BeamSearchParams
 from core_frontend.prompts.prompt_parser import PromptInput
 
 
-def begin_search(request: EngineRequest, params: BeamSearchParams, model: ModelConfig) -> BeamSearch:
-    """Begin the search of a prompt. request: a checked one with this prompt. Raises RequestError."""
-    if request.prompt_embeds:
-        raise RequestError("Beam search needs a prompt of text or token ids; leave prompt_embeds out.", param="prompts")
+def begin_search(
+    prompt: Sequence[int], params: BeamSearchParams, model: ModelConfig, cache_salt: str | None = None
+) -> BeamSearch:
+    """Begin the search of a prompt's token ids. Raises RequestError."""
     if shows_logits(model.logprobs_mode):
         raise RequestError(
             f"Beam search adds up log-probabilities, and logprobs_mode is {model.logprobs_mode}; use raw_logprobs.",
             param="params",
         )
-    prompt = request.prompt_token_ids
     num_tokens = min(params.max_tokens, model.max_model_len - len(prompt))
-    search = BeamSearch(prompt, params, num_tokens, model.eos_token_ids, request.cache_salt)
+    search = BeamSearch(prompt, params, num_tokens, model.eos_token_ids, cache_salt)
     most = model.max_logprobs
     if most != -1 and search.num_candidates > most:
         raise RequestError(

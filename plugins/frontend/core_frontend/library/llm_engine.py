@@ -21,6 +21,7 @@ from core_config.ranks import ranks_in
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import log_errors
+from core_frontend.io.pool import BlockingIO
 from core_frontend.library.absent import AbsentNames
 from core_frontend.library.adapter_methods import AdapterMethods
 from core_frontend.library.arguments import keywords_of, one_id, several_ids
@@ -219,6 +220,8 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         if client is not None:
             self._grammars.close()
             self._media.close()
+            if self._io is not None:
+                self._io.close()
             client.close()
 
     def __enter__(self) -> Self:
@@ -247,7 +250,8 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         self._answers = resolution.server.answers
         self._chat_template = resolution.server.chat_template
         self._receipts: ReceiptIssuer | None = None
-        self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
+        self._io: BlockingIO | None = None
+        self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config)
         self._input = InputProcessor(self._config.model, self._tokenizer, self._config.cache.explains)
         tally = None if self._config.disable_log_stats else RequestTally()
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval, tally)

@@ -26,6 +26,8 @@ from core_frontend.api.pooling_outputs import (
 )
 from core_frontend.api.pooling_params import PoolingParams, PoolingTask
 from core_frontend.batch_run import Progress
+from core_frontend.io.pool import BlockingIO
+from core_frontend.io.process import DATA
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.lora_request import Adapters, LoRARequest
 from core_frontend.library.pooled import as_tensor, whole_answer
@@ -88,6 +90,10 @@ class PoolingMethods:
     def _pairs(self, chat_template: str | None) -> TextPairs:
         """Return the object that makes one prompt of two texts. Raises RequestError without a tokenizer."""
 
+    @abstractmethod
+    def _io_processor(self) -> BlockingIO:
+        """Return the IO processor. Raises RequestError where there is none."""
+
     def embed(
         self,
         prompts: Prompts,
@@ -126,7 +132,11 @@ class PoolingMethods:
         pooling_task: `embed` (float32 [H]) or `token_embed` (float32 [T, H]); for models with a head `classify`
             (float32 [N]) or `token_classify` (float32 [T, N]); None: the first of these that the model supports.
             Everything else is as in `embed`.
+        prompts: `{"data": ...}` is for the IO processor (`--io-processor-plugin`); `outputs` of the one answer is then what
+            it makes.
         """
+        if isinstance(prompts, Mapping) and DATA in prompts:
+            return [self._processed(prompts, pooling_task, pooling_params, prompt_name, options)]
         given = self._prompted(prompts, prompt_name)
         return [as_tensor(whole) for whole in self._told(self.encode, pooling_task, given, pooling_params, options)]
 
@@ -191,6 +201,33 @@ class PoolingMethods:
         outputs = self._pooled([*first, *second], of_vectors, use_tqdm, adapters=lora_request)
         others = outputs[len(first) :]
         return [_score(*pair) for pair in zip(partnered(outputs[: len(first)], others), others, strict=True)]
+
+    def _processed(
+        self,
+        prompt: Mapping[str, Any],
+        task: PoolingTask | None,
+        params: Params,
+        prompt_name: str | None,
+        options: PoolingOptions,
+    ) -> PoolingRequestOutput[Any]:
+        """Return the answer that the IO processor makes of data. Raises RequestError."""
+        others = sorted(set(prompt) - {DATA})
+        if others or prompt_name is not None or isinstance(params, Sequence):
+            what = others[0] if others else "prompt_name, or several pooling_params,"
+            raise RequestError(
+                f"{what} cannot be given with data, of which the IO processor makes prompts; leave it out."
+            )
+        processor = self._io_processor()
+        made = processor.prompts(prompt[DATA])
+        prompts: list[PromptInput] = [
+            text if isinstance(text, str) else {"prompt_token_ids": text} for text in made.pop("input")
+        ]
+        given = msgspec.structs.asdict(params or PoolingParams())
+        merged = made | {name: value for name, value in given.items() if value is not None}
+        whole = self._told(self.encode, task, prompts, msgspec.convert(merged, PoolingParams), options)
+        answer = processor.answer(prompt[DATA], whole)
+        cached = sum(output.num_cached_tokens for output in whole)
+        return PoolingRequestOutput(whole[0].request_id, answer, [], cached)
 
     def _told(
         self,

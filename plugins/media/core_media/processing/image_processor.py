@@ -75,6 +75,13 @@ class ImageProcessor:
             made, texts = processor._process_images([given] if company else nested, **kwargs)
         except (ValueError, TypeError) as error:
             raise RequestError(f"the model's processor refuses the picture: {error}") from error
+        except Exception as error:
+            if not item.options:
+                raise
+            # Arguments of a request reach code that does not check them.
+            raise RequestError(
+                f"the model's processor fails with mm_processor_kwargs ({type(error).__name__}: {error})"
+            ) from error
         unused = set(processor.unused_input_names)
         arrays = {name: np.asarray(value) for name, value in made.items() if name not in unused}
         if company:

@@ -48,6 +48,18 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
     return sources
 
 
+def set_options(sources: list[MediaSource], options: Mapping[str, Any] | None) -> None:
+    """Set the arguments of the image processor that a request gives for all of its pictures. Raises RequestError."""
+    if not options:
+        return
+    others = [source for source in sources if source.modality != IMAGE]
+    if others or not sources:
+        what = f"{NOUNS[others[0].modality]}s" if others else "no pictures"
+        raise RequestError(f"{OPTIONS} concerns pictures, and the request has {what}; leave it out.", param=OPTIONS)
+    for source in sources:
+        source.options = dict(options)
+
+
 def _check_prompt(prompt: Mapping[str, Any], config: MediaConfig | None, reason: str) -> None:
     """Raise RequestError for fields about media that the model or this engine does not take."""
     data = prompt.get(DATA) or {}

@@ -17,6 +17,7 @@ class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_parser, reasoning_parser: name of a format, `auto` or `none`.
     rows: further formats, which come first, as plain values (see `core_formats.response_format`).
     reasoning_markers: texts before and after the reasoning, in place of those of the format; None: those.
+    form_in_reasoning: whether a form that a request asks for holds from its first token, so that the model cannot think.
     """
 
     enable_auto_tool_choice: bool = True
@@ -24,3 +25,4 @@ class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: str = "auto"
     rows: tuple[dict[str, Any], ...] = ()
     reasoning_markers: tuple[str, str] | None = None
+    form_in_reasoning: bool = False

@@ -62,8 +62,15 @@ class LoadArgs(ArgumentGroup, frozen=True, kw_only=True):
         str | None,
         Arg(
             "How safetensors files are read: lazy maps them, eager reads each into memory first, prefetch maps them while a "
-            "thread reads ahead into the page cache. Unset: lazy, and prefetch for files on a network that fit into memory.",
-            choices=("lazy", "eager", "prefetch"),
+            "thread reads ahead into the page cache; torchao, for files of torchao, is the same as unset. Unset: lazy, and "
+            "prefetch for files on a network that fit into memory.",
+            choices=("lazy", "eager", "prefetch", "torchao"),
+        ),
+    ] = None
+    pt_load_map_location: Annotated[
+        str | None,
+        Arg(
+            "No effect, with a warning: files of torch are read in the host's memory, from where each device gets its part."
         ),
     ] = None
     keep_weights: Annotated[

@@ -25,10 +25,14 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
         str,
         Arg(
             "Which files a tokenizer is made from: auto and hf take tokenizer.json first; slow the format's own files; mistral "
-            "tekken.json or a sentencepiece file.",
-            choices=("auto", "hf", "slow", "mistral"),
+            "tekken.json or a sentencepiece file; deepseek_v32 those of auto, with the messages of DeepSeek V3.2. Any other "
+            "name is a plugin, which encodes texts itself.",
+            plugin="tokenizer",
         ),
     ] = "auto"
+    tokenizer_config: Annotated[
+        dict[str, Any], Arg("Own arguments of a tokenizer plugin: --tokenizer-config.KEY VALUE.")
+    ] = {}
     skip_tokenizer_init: Annotated[
         bool,
         Arg("No tokenizer: token ids alone come in and go out, and all texts are empty.", aliases=("tokens_only",)),
@@ -104,6 +108,13 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
     ] = None
     allow_deprecated_quantization: Annotated[bool, Arg("No effect: no method is marked for removal.")] = False
     quantization_config: Annotated[dict[str, Any], Arg("The quantization method's own arguments.")] = {}
+    hf_config_path: Annotated[
+        str | None,
+        Arg(
+            "Directory or hub name whose config.json replaces the checkpoint's own; --hf-overrides are laid over it.",
+            metavar="DIR",
+        ),
+    ] = None
     hf_overrides: Annotated[dict[str, Any], Arg("Values that replace those of the model's configuration.")] = {}
     hf_token: Annotated[
         str | None,

@@ -92,3 +92,13 @@ class PoolingArgs(ArgumentGroup, frozen=True, kw_only=True):
         dict[str, Any] | None,
         Arg("How hidden states are pooled. Unset: as the checkpoint's files say.", keys=PoolerKeys),
     ] = None
+    io_processor_plugin: Annotated[
+        str | None,
+        Arg(
+            "Plugin that makes prompts of the data of a /pooling request, and the answer of their vectors or classes.",
+            plugin="io_processor",
+        ),
+    ] = None
+    io_processor_config: Annotated[
+        dict[str, Any], Arg("Own arguments of that plugin: --io-processor-config.KEY VALUE.")
+    ] = {}

@@ -24,6 +24,10 @@ class StructuredOutputsKeys(msgspec.Struct, frozen=True, kw_only=True):
     disable_additional_properties: Annotated[
         bool, Arg("Objects have no properties besides those of their schema, where the schema does not say.")
     ] = False
+    enable_in_reasoning: Annotated[
+        bool,
+        Arg("A form that a request asks for holds from the first token, so that the model answers without reasoning."),
+    ] = False
     max_grammar_size: Annotated[
         int, Arg("Most bytes of a request's schema, expression or grammar.", human=True, ge=1)
     ] = 1 << 20

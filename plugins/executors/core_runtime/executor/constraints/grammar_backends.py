@@ -13,6 +13,7 @@ from core.plugin.table import PluginTable
 from core_grammars.vocabulary import grammar_vocabulary
 from core_runtime.contracts import GrammarBackend, GrammarVocabulary, Loader
 from core_runtime.executor.plugin_loading import load_plugin
+from core_tokens.plugged import plug_of
 from core_tokens.tokenizer import Tokenizer
 
 
@@ -44,7 +45,7 @@ class GrammarBackends:
         model = self._config.model
         loader: Loader = load_plugin(self._config, self._plugins, "loader", self._config.plugins.loader)
         source = loader.resolve(model.model).tokenizer
-        return Tokenizer.from_source(source, model.tokenizer, model.tokenizer_mode)
+        return Tokenizer.from_source(source, model.tokenizer, model.tokenizer_mode, plug_of(self._config.plugins))
 
     @cached_property
     def vocabulary(self) -> GrammarVocabulary:
