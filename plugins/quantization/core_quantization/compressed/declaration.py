@@ -25,10 +25,9 @@ NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
         "run_compressed": "an option of transformers",
     }
 )
-GROUP_USED: Final = ("targets", "weights", "format")
+GROUP_USED: Final = ("targets", "weights", "format", "input_activations")
 GROUP_NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "input_activations": "inputs are rounded by their own size, to what the argument `activation` says",
         "output_activations": "outputs are not rounded",
     }
 )
@@ -95,10 +94,16 @@ class Group:
 
     targets: their names, patterns and classes.
     numbers: rounding of their weights; None: weights stay plain.
+    inputs: what the declaration says about inputs, read where the argument `activation` is `declared`.
+    where: place of the group in the declaration.
+    form: format of the group.
     """
 
     targets: tuple[str, ...]
     numbers: Numbers | None
+    inputs: Any = None
+    where: str = ""
+    form: str | None = None
 
 
 def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
@@ -112,16 +117,20 @@ def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
     _check_sparsity(declaration.get("sparsity_config"))
     _check_transforms(declaration.get("transform_config"))
     groups = mapping_at("config_groups", declaration.get("config_groups") or {})
-    return [_group(f"config_groups.{name}", group) for name, group in groups.items()]
+    return [_group(f"config_groups.{name}", group, declaration.get("format")) for name, group in groups.items()]
 
 
-def _group(where: str, found: object) -> Group:
+def _group(where: str, found: object, form: str | None) -> Group:
+    """Return one group. form: format of the whole declaration."""
     group = mapping_at(where, found)
     known_keys(where, group, GROUP_USED, GROUP_NEUTRAL)
     _check_format(f"{where}.format", group.get("format"))
     weights = group.get("weights")
     numbers = None if weights is None else _numbers(f"{where}.weights", weights)
-    return Group(names_at(f"{where}.targets", group.get("targets")), numbers)
+    own = group.get("format") or form
+    return Group(
+        names_at(f"{where}.targets", group.get("targets")), numbers, group.get("input_activations"), where, own
+    )
 
 
 def _numbers(where: str, found: object) -> Numbers:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from core.api.errors import CheckpointError, PluginError
+from core.api.errors import CheckpointError, PluginError, UserError
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
 from core_runtime.contracts import HeadsKernel, LinearKernel, PacksParts, QuantizationMethod, StoresRows
 from core_runtime.layers.heads import LinearHeads
@@ -31,6 +31,7 @@ from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.weights.experts import Experts
 from core_runtime.weights.formats import CanonicalWeight, Dense, StoredRows, can_fuse, fuse
+from core_runtime.weights.prepared_inputs import PreparedInputs
 from core_runtime.weights.stored_rows import plain_rows
 
 Tensors = Mapping[str, Tensor]
@@ -272,6 +273,11 @@ class Packing:
         Its rows belong to (head, key then value). A packed one is unpacked here: one of its halves multiplies along N.
         """
         weight = self.pack(part, tensors).weight
+        if isinstance(weight, PreparedInputs):
+            raise UserError(
+                f"{part.name} is multiplied as a part of attention, so its inputs cannot be changed as the checkpoint declares; "
+                "leave --quantization-config.activation out, or choose a checkpoint without transforms."
+            )
         plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
         moved = plain.to(self.device, DTYPES[self._dtype])
         heads = moved.unflatten(0, (mixer.num_heads, -1))
