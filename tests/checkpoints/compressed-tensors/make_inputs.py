@@ -2,8 +2,8 @@
 
     pip install torch==2.13.0 transformers==5.24.0 compressed-tensors==0.19.0 && python make_inputs.py
 
-Scales of weights and inputs are those of the largest magnitudes. Beside the checkpoint lies `logits.json`: `ids` [T], and `logits`
-[T, V] of the model as compressed-tensors itself runs it in float32, with scales in float32.
+Scales of weights and inputs are those of the largest magnitudes. Beside the checkpoint lies `logits.json`: `ids` [T],
+and `logits` [T, V] of the model as compressed-tensors itself runs it in float32, with scales in float32.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The rounding of a layer's inputs to the narrow numbers that a checkpoint declares.
 
-Owns: the numbers, the rules for scales, and the arithmetic, one correctly rounded operation a step. Never does: multiply, or
-look at more than one row for one result. Called by: `PreparedInputs`, whose kernel rounds what it is given.
+Owns: the numbers, the rules for scales, and the arithmetic, one correctly rounded operation a step. Never does:
+multiply, or look at more than one row for one result. Called by: the kernel of `PreparedInputs`.
 
-Every operation here acts on single numbers, or takes the largest magnitude of a row or group. The bits of a row therefore do
-not depend on other rows, nor on the processor. A rule is the formula of the tool that defines the declaration: formulas that are
-equal on paper round differently.
+Every operation here acts on single numbers, or takes the largest magnitude of a row or group. The bits of a row
+therefore do not depend on other rows, nor on the processor. A rule is the formula of the tool that defines the
+declaration: formulas that are equal on paper round differently.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What a compressed-tensors declaration says about the rounding of inputs.
 
-Owns: the keys of `input_activations`, and the rule that each of them means. Never does: round. Torch-free. Called by: the choice
-of layouts, where the argument `activation` is `declared`.
+Owns: the keys of `input_activations`, and the rule that each of them means. Never does: round. Torch-free. Called by:
+the choice of layouts, where the argument `activation` is `declared`.
 
-A scale of a whole tensor that is found at run time would be that of all tokens of a step, and so depend on other requests. Here
-each token has its own, as with the strategy `token`.
+A scale of a whole tensor that is found at run time would be that of all tokens of a step, and so depend on other
+requests. Here each token has its own, as with the strategy `token`.
 """
 
 from __future__ import annotations

@@ -275,8 +275,8 @@ class Packing:
         weight = self.pack(part, tensors).weight
         if isinstance(weight, PreparedInputs):
             raise UserError(
-                f"{part.name} is multiplied as a part of attention, so its inputs cannot be changed as the checkpoint declares; "
-                "leave --quantization-config.activation out, or choose a checkpoint without transforms."
+                f"{part.name} is multiplied as a part of attention, so its inputs cannot be changed as the checkpoint "
+                "declares; leave --quantization-config.activation out, or choose a checkpoint without transforms."
             )
         plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
         moved = plain.to(self.device, DTYPES[self._dtype])
