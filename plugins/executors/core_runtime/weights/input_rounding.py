@@ -20,7 +20,7 @@ from torch import Tensor
 
 from core_runtime.weights.canonical import whole_groups
 
-Rule = Literal["fixed", "divide", "range", "inverse", "even", "carry", "floor", "ceil", "quotient", "fp8"]
+Rule = Literal["fixed", "divide", "largest", "range", "inverse", "even", "carry", "floor", "ceil", "quotient", "fp8"]
 
 
 class Numbers(NamedTuple):
@@ -77,6 +77,7 @@ class InputRounding:
     rule: how a scale follows from the largest magnitude m of its inputs, with L the largest number and E its exponent:
         `fixed`     it is `scale`, for all inputs (a static scale), with the zero point `zero`.
         `divide`    m / L; of integers m / ((L + L + 1) / 2), as compressed-tensors has it.
+        `largest`   m / L, of integers too (QQQ).
         `range`     (highest - lowest) / (2L + 1), with a zero point; of integers alone.
         `inverse`   inputs are multiplied by L / m, rounded, and multiplied by 1 / (L / m), as FBGEMM does.
         `even`      2^(e - E), with e the exponent of m, after m is rounded to the numbers' mantissa (Quark).
@@ -138,8 +139,8 @@ class InputRounding:
 
     def _scale(self, largest: Tensor, kind: Numbers) -> Tensor:
         """Return the scales of groups with these largest magnitudes, float32 of the same shape, none of them 0."""
-        half_range = kind.largest + 0.5 if kind.is_integer else kind.largest
-        if self.rule == "divide":
+        half_range = kind.largest + 0.5 if kind.is_integer and self.rule == "divide" else kind.largest
+        if self.rule in ("divide", "largest"):
             scale = largest / half_range
             return torch.where(scale == 0, torch.ones_like(scale), scale)
         if self.rule == "fp8":

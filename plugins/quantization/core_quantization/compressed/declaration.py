@@ -61,10 +61,10 @@ FORMATS: Final = (
     "mxfp4-pack-quantized",
     "mxfp8-quantized",
     "mixed-precision",
+    "marlin-24",
     "dense",
 )
 """Formats that are distinguished by the tensors of a module."""
-MARLIN: Final = "marlin-24"
 SPARSE_FORMATS: Final = ("dense", "sparse-24-bitmask", "sparse-bitmask")
 STRATEGIES: Final = ("tensor", "channel", "group", "block", "tensor_group")
 OFFLINE: Final = ("weight_input", "weight_output")
@@ -183,13 +183,6 @@ def _shares(where: str, weights: Mapping[str, Any]) -> Shares:
 
 
 def _check_format(where: str, found: object) -> None:
-    if found == MARLIN:
-        raise Refusal(
-            where,
-            "a format that describes matrices",
-            MARLIN,
-            "its weights lie in tiles of one kind of GPU; save the model in the format pack-quantized",
-        )
     if found is not None and found not in FORMATS:
         raise Refusal(where, " or ".join(FORMATS), repr(found), "save the model in one of these formats")
 

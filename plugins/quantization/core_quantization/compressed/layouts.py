@@ -20,6 +20,7 @@ from core_quantization.declared.method import PLAIN
 from core_quantization.declared.part import StoredPart
 from core_quantization.declared.part_format import Run
 from core_quantization.declared.patterns import REGEX, any_means
+from core_quantization.tiles.layout import COMPRESSED_NAMES, Tiled
 
 CLASSES: Final = {
     "linear": ("Linear",),
@@ -93,6 +94,9 @@ class Choice:
             if numbers.bits == 8:
                 return DeclaredFloat8(numbers.shares, self._run)
             return DeclaredFloat4("weight_packed", numbers.shares.group_size, self._run)
+        if COMPRESSED_NAMES[1] in part.tensors:
+            size = numbers.shares.group_size if numbers.shares.by == "group" else -1
+            return Tiled(self._run, numbers.bits, size, "sparse", COMPRESSED_NAMES)
         packed = "weight_packed" in part.tensors
         return PackedIntegers(numbers, self._run) if packed else PlainIntegers(numbers, self._run)
 
