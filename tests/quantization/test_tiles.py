@@ -12,7 +12,7 @@ from tiny_models import save_checkpoint
 from torch import Tensor
 
 from core.api.specs import PartPlan, Unsupported
-from core_quantization.compressed.declaration import read_groups
+from core_quantization.compressed.declaration import read_declared
 from core_quantization.compressed.layouts import Choice
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.part import StoredPart
@@ -81,7 +81,7 @@ def test_compressed_tensors_names_them_otherwise(case: str) -> None:
     scheme: dict[str, Any] = {"num_bits": int(bits), "type": "int", "symmetric": True, "strategy": "channel"}
     if scope == "groups":
         scheme.update(strategy="group", group_size=128)
-    groups = read_groups({"format": "marlin-24", "config_groups": {"a": {"targets": ["Linear"], "weights": scheme}}})
+    groups = read_declared({"format": "marlin-24", "config_groups": {"a": {"targets": ["Linear"], "weights": scheme}}})
     layout = Choice(groups, RUN)(part)
     assert layout is not None and not isinstance(layout, Unsupported)
     assert digest(packed(layout, part, tensors).dequantize() + 0.0) == DIGESTS[case]

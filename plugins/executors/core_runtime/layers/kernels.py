@@ -222,7 +222,7 @@ class KernelSet:
         """
         if isinstance(weight, PreparedInputs):
             inner = self.linear(weight.weight, activation=activation, bias=bias, room=room, segments=segments)
-            return PreparedLinear(inner, weight.steps)
+            return PreparedLinear(inner, weight, lambda matrix: self.linear(matrix, activation="none"))
         provider = self._provider_for(weight, activation)
         if isinstance(weight, StoredRows) and not _reads_rows(provider, weight.layout):
             weight = weight.canonical()

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from core_runtime.weights.canonical import whole_groups
+from core_runtime.contracts.linear_kernels import LinearKernel
+from core_runtime.weights.canonical import CanonicalWeight, whole_groups
 
 Rule = Literal["fixed", "divide", "largest", "range", "inverse", "even", "carry", "floor", "ceil", "quotient", "fp8"]
 
@@ -110,6 +112,10 @@ class InputRounding:
             return self._rounded(wide).to(x.dtype)
         groups = wide.unflatten(-1, (-1, self.group_size))
         return self._rounded(groups).flatten(-2).to(x.dtype)
+
+    def prepared(self, linear: Callable[[CanonicalWeight], LinearKernel]) -> InputRounding:
+        """Return the step itself: it has no product."""
+        return self
 
     def columns(self, index: Tensor | slice, inputs: int) -> InputRounding:
         """Return the step for a part of the inputs. Raises ValueError where a scale would be that of this part alone."""

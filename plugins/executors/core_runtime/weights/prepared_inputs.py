@@ -1,4 +1,4 @@
-"""A weight whose inputs are changed before the product: rounded, or rotated.
+"""A weight whose inputs are changed before the product, rounded or rotated, and whose outputs may be rotated behind it.
 
 Owns: the steps that go with a weight, through cuts, moves and fusion. Never does: multiply (its kernel applies the steps, and
 then the kernel of the weight inside). Called by: quantization methods (they build it), `KernelSet.linear`.
@@ -6,13 +6,15 @@ then the kernel of the weight inside). Called by: quantization methods (they bui
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from core.api.errors import UserError
+from core_runtime.contracts.linear_kernels import LinearKernel
 from core_runtime.weights.canonical import CanonicalWeight
 
 
@@ -25,7 +27,11 @@ class InputStep(Protocol):
         ...
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return x [T, K] changed, of the same shape and dtype. A row's bits depend on that row alone."""
+        """Return x [T, K] changed, of the same shape and dtype."""
+        ...
+
+    def prepared(self, linear: Callable[[CanonicalWeight], LinearKernel]) -> Callable[[Tensor], Tensor]:
+        """Return what a kernel calls: a row's bits then depend on that row alone. linear: makes the kernel of a matrix."""
         ...
 
     def columns(self, index: Tensor | slice, inputs: int) -> InputStep:
@@ -35,14 +41,16 @@ class InputStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreparedInputs(CanonicalWeight):
-    """The matrix W of `weight`, with y = step(x) @ W.T for the steps in their order.
+    """The matrix W of `weight`, with y = behind(steps(x) @ W.T (+ bias)), each in their order.
 
     weight: in any format.
     steps: what happens to inputs.
+    behind: what happens to outputs.
     """
 
     weight: CanonicalWeight
     steps: tuple[InputStep, ...]
+    behind: tuple[InputStep, ...] = ()
 
     @property
     def name(self) -> str:
@@ -57,7 +65,7 @@ class PreparedInputs(CanonicalWeight):
     @property
     def nbytes(self) -> int:
         """Bytes in memory, including those of the steps."""
-        return self.weight.nbytes + sum(step.nbytes for step in self.steps)
+        return self.weight.nbytes + sum(step.nbytes for step in (*self.steps, *self.behind))
 
     def dequantize(self) -> Tensor:
         """Return W as float32 [N, K], without the steps."""
@@ -69,10 +77,17 @@ class PreparedInputs(CanonicalWeight):
 
     def attributes(self) -> dict[str, Any]:
         """Return what is equal for all rows: the weight's format and attributes, and the steps."""
-        return {**self.weight.attributes(), "weight": type(self.weight), "steps": self.steps}
+        return {**self.weight.attributes(), "weight": type(self.weight), "steps": self.steps, "behind": self.behind}
 
     def rows(self, index: Tensor | slice) -> Self:
-        """Return some rows, see `CanonicalWeight`."""
+        """Return some rows, see `CanonicalWeight`. Raises UserError where a step behind the product needs others."""
+        try:
+            for step in self.behind:
+                step.columns(index, self.shape[0])
+        except ValueError as error:
+            raise UserError(
+                f"outputs that a transform mixes cannot be taken apart or reordered: {error}; quantize the model without it."
+            ) from error
         return replace(self, weight=self.weight.rows(index))
 
     def columns(self, index: Tensor | slice) -> Self:

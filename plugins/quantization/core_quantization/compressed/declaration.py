@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
+from core_quantization.compressed.transforms import Transform, read_transforms
 from core_quantization.declared.refusal import Refusal, known_keys, mapping_at, names_at, pair_at, whole_at
 from core_quantization.declared.shares import Shares
 
@@ -67,8 +68,6 @@ FORMATS: Final = (
 """Formats that are distinguished by the tensors of a module."""
 SPARSE_FORMATS: Final = ("dense", "sparse-24-bitmask", "sparse-bitmask")
 STRATEGIES: Final = ("tensor", "channel", "group", "block", "tensor_group")
-OFFLINE: Final = ("weight_input", "weight_output")
-"""Places of transforms that are already part of the stored weights."""
 LARGEST_BITS: Final = 8
 
 
@@ -106,8 +105,15 @@ class Group:
     form: str | None = None
 
 
-def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
-    """Return the groups of a declaration. Raises Refusal for what is not served."""
+class Declared(NamedTuple):
+    """A whole declaration. groups: modules by their schemes. transforms: those that run beside the weights."""
+
+    groups: list[Group]
+    transforms: tuple[Transform, ...]
+
+
+def read_declared(declaration: Mapping[str, Any]) -> Declared:
+    """Return the checked declaration. Raises Refusal for what is not served."""
     inner = declaration.get("quantization_config")
     if isinstance(inner, Mapping):  # as transformers writes it next to a `sparsity_config`
         rest = {key: value for key, value in declaration.items() if key != "quantization_config"}
@@ -115,9 +121,10 @@ def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
     known_keys("", declaration, USED, NEUTRAL)
     _check_format("format", declaration.get("format"))
     _check_sparsity(declaration.get("sparsity_config"))
-    _check_transforms(declaration.get("transform_config"))
+    transforms = read_transforms(declaration.get("transform_config"))
     groups = mapping_at("config_groups", declaration.get("config_groups") or {})
-    return [_group(f"config_groups.{name}", group, declaration.get("format")) for name, group in groups.items()]
+    form = declaration.get("format")
+    return Declared([_group(f"config_groups.{name}", group, form) for name, group in groups.items()], transforms)
 
 
 def _group(where: str, found: object, form: str | None) -> Group:
@@ -195,24 +202,3 @@ def _check_sparsity(found: object) -> None:
     form = sparsity.get("format", "dense")
     if form not in SPARSE_FORMATS:
         raise Refusal("sparsity_config.format", " or ".join(SPARSE_FORMATS), repr(form), "save the model as dense")
-
-
-def _check_transforms(found: object) -> None:
-    """Check transforms. Those multiplied into the weights need nothing; others would be missing at run time, and raise
-    Refusal.
-    """
-    if not found:
-        return
-    transforms = mapping_at("transform_config", found)
-    groups = mapping_at("transform_config.config_groups", transforms.get("config_groups") or {})
-    for name, scheme in groups.items():
-        where = f"transform_config.config_groups.{name}"
-        for step in mapping_at(where, scheme).get("apply") or ():
-            place = mapping_at(f"{where}.apply", step).get("location")
-            if place not in OFFLINE:
-                raise Refusal(
-                    f"{where}.apply.location",
-                    f"{' or '.join(OFFLINE)}, transforms that are part of the weights",
-                    place,
-                    "transforms of inputs, outputs or caches cannot be served; quantize the model without them",
-                )

@@ -5,14 +5,14 @@ Owns: the choice by scheme and tensors. Never does: unpack. Torch-free. Called b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from core.api.specs import Unsupported
-from core_quantization.compressed.declaration import Group, Numbers
+from core_quantization.compressed.declaration import Declared, Group, Numbers
 from core_quantization.compressed.inputs import input_scheme
 from core_quantization.compressed.integers import PackedIntegers, PlainIntegers
 from core_quantization.compressed.sparse import SparseLayout
+from core_quantization.compressed.transforms import PlainMatrix, Rotates
 from core_quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
 from core_quantization.declared.inputs import InputScheme, none_declared, rounds_inputs
 from core_quantization.declared.layout import Layout
@@ -34,12 +34,13 @@ KNOWN_CLASSES: Final = frozenset[str]().union(*CLASSES.values())
 class Choice:
     """The layouts of one checkpoint.
 
-    groups: groups of its declaration.
+    declared: its declaration.
     run: settings of all packed layers.
     Raises Refusal for inputs that cannot be rounded as declared, UserError where none are.
     """
 
-    def __init__(self, groups: Sequence[Group], run: Run) -> None:
+    def __init__(self, declared: Declared, run: Run) -> None:
+        groups, self._transforms = declared
         self._groups = groups
         self._run = run.of_matrices
         self._inputs: dict[str, InputScheme | None] | None = None
@@ -57,6 +58,15 @@ class Choice:
 
     def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
         """Choose a layout, see `Choose` of the method."""
+        layout = self._without_transforms(part)
+        classes = CLASSES.get(part.role, CLASSES["linear"])
+        around = [transform for transform in self._transforms if transform.means(part, classes)]
+        if not around or isinstance(layout, Unsupported) or part.role == "embedding":
+            return layout
+        return Rotates(layout or PlainMatrix(self._run), around)
+
+    def _without_transforms(self, part: StoredPart) -> Layout | Unsupported | None:
+        """Return the layout of a part's matrix and the rounding of its inputs."""
         there = part.tensors
         is_sparse = "bitmask" in there
         weight = there.get("weight")
