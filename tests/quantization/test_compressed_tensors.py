@@ -92,7 +92,6 @@ def declared(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("declaration", "sentence"),
     [
-        ({**declared(), "format": "marlin-24"}, "marlin-24 .*tiles of one kind of GPU; save .* pack-quantized"),
         ({**declared(), "format": "zipped"}, "format: needs pack-quantized or .*'zipped'"),
         (
             {**declared(), "ignored": ["lm_head"]},

@@ -40,8 +40,6 @@ ALIASES: Final = {
 REFUSED: Final = {
     "bitblas": "its weights lie in tiles of one library for GPUs; serve the GPTQ checkpoint that it was made from",
     "deepspeedfp": "it packs weights when the model is loaded by DeepSpeed; use --quantization fp8",
-    "fp_quant": "its weights are rotated by Hadamard matrices for one kind of GPU; convert it to compressed-tensors",
-    "mxfp6": "6-bit floats take 8 bits here; use --quantization fp8, which rounds less, or a checkpoint of Quark that has them",
     "neuron_quant": "it is for one vendor's chip; use --quantization int8",
     "squeezellm": "its format was given up by its authors; convert the checkpoint to gptq",
 }

@@ -140,11 +140,12 @@ class InputRounding:
         if self.rule == "fixed":
             scale = torch.full((), self.scale, dtype=torch.float32, device=x.device)
             return (nearest(x / scale + self.zero, kind) - self.zero) * scale
-        scale = self._scale(x.abs().amax(-1, keepdim=True).clamp(max=self.bound), kind)
+        scale = self.scale_of(x.abs().amax(-1, keepdim=True).clamp(max=self.bound))
         return nearest(x / scale, kind) * scale
 
-    def _scale(self, largest: Tensor, kind: Numbers) -> Tensor:
+    def scale_of(self, largest: Tensor) -> Tensor:
         """Return the scales of groups with these largest magnitudes, float32 of the same shape, none of them 0."""
+        kind = NUMBERS[self.numbers]
         half_range = kind.largest + 0.5 if kind.is_integer and self.rule == "divide" else kind.largest
         if self.rule in ("divide", "largest"):
             scale = largest / half_range
