@@ -17,12 +17,15 @@ from core_frontend.llm import LLM
 from core_platforms.cpu.kernels import NativeKernels
 from core_quantization.compressed import manifest as compressed
 from core_quantization.compressed.inputs import input_scheme
+from core_quantization.declared.inputs import InputScheme
+from core_quantization.declared.part import StoredPart
 from core_quantization.declared.refusal import Refusal
 from core_quantization.gptq import manifest as gptq
 from core_quantization.modelopt import manifest as modelopt
 from core_quantization.online.manifest import FP8, INT8
 from core_quantization.quark import manifest as quark
 from core_quantization.quark.inputs import input_scheme as quark_scheme
+from core_quantization.scaled.inputs import BOUNDS, SCALES, declared_inputs
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.prepared_linear import PreparedLinear
 from core_runtime.weights.formats import Dense
@@ -100,6 +103,29 @@ def test_each_declaration_has_its_rounding(path: str, hooks: Any, steps: InputRo
         assert weight.steps == (expected,), name
     plans = [plan for _, plan in packed.plans().values() if isinstance(plan, PartPlan)]
     assert {plan.activation for plan in plans} == {"none"} and all(plan.ordered for plan in plans)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "scheme"),
+    [
+        (
+            {"quant_method": "fbgemm_fp8", "activation_scale_ub": 2.5},
+            InputScheme("fp8_e4m3", "inverse", bound=2.5, bounds=BOUNDS),
+        ),
+        ({"quant_method": "ptpc_fp8"}, InputScheme("fp8_e4m3", "divide")),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, InputScheme("fp8_e4m3", "divide")),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, InputScheme("fp8_e4m3", "fixed", scales=SCALES)),
+    ],
+)
+def test_other_names_of_fp8_have_their_own_rounding(declaration: dict[str, Any], scheme: InputScheme) -> None:
+    part = StoredPart("q_proj", "q_proj", (64, 64), {})
+    assert declared_inputs(declaration, declaration["quant_method"], None)(part) == scheme
+
+
+@pytest.mark.parametrize("bound", [0, -1.0, "high", True, math.inf])
+def test_bounds_that_are_no_numbers_are_told(bound: Any) -> None:
+    with pytest.raises(UserError, match="activation_scale_ub .*expected a positive number"):
+        declared_inputs({"activation_scale_ub": bound}, "fbgemm_fp8", None)
 
 
 def test_the_common_scale_of_modelopts_nvfp4_is_inverted() -> None:

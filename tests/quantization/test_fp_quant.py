@@ -22,8 +22,8 @@ from core_quantization.fp_quant.layout import fp_quant_layouts
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.specs.checkpoint import TensorInfo
 from core_runtime.weights.codebook import E2M1
-from core_runtime.weights.input_rounding import NUMBERS, nearest
 from core_runtime.weights.input_rotation import walsh
+from core_runtime.weights.input_rounding import NUMBERS, nearest
 
 SIZE = 32
 SHAPE = (48, 96)
@@ -49,9 +49,9 @@ def packed(w: Tensor, form: str, padded: bool = False) -> tuple[dict[str, Tensor
     largest = blocks.abs().amax(-1, keepdim=True)
     if form == "mxfp4":
         scale = 2.0 ** (largest.log2().floor() - 2)
-        stored = (scale.log2() + 127).to(torch.uint8).squeeze(-1)
+        stored = (scale.log2() + 2 + 127).to(torch.uint8).squeeze(-1)
         numbers = nearest(blocks / scale * 0.75, NUMBERS["fp4"])
-        matrix = numbers * scale / whole  # 3 / 4 of the scale times 3, where a quarter is in the exponent
+        matrix = numbers * (4 * scale) / whole  # 4 / 3 of the scale
     else:
         narrow = (largest / 6 * whole).to(torch.float8_e4m3fn)
         stored = narrow.view(torch.uint8).squeeze(-1)
@@ -157,7 +157,7 @@ def test_damage_is_told() -> None:
     part = part_of(tensors)
     layout = fp_quant_layouts(read_declaration(declared()), Run("none", "float32", ()))(part)
     assert layout is not None
-    with pytest.raises(ValueError, match="'weight_global_scale' of 0.0; expected a positive number"):
+    with pytest.raises(ValueError, match=r"'weight_global_scale' of 0\.0; expected a positive number"):
         layout.pack(part, {**tensors, "weight_global_scale": torch.zeros(1)})
     with pytest.raises(ValueError, match="'forward_hadamard_matrix' that is not finite"):
         layout.pack(part, {**tensors, "forward_hadamard_matrix": torch.full((32, 32), torch.nan)})
