@@ -124,7 +124,7 @@ def test_other_names_of_fp8_have_their_own_rounding(declaration: dict[str, Any],
 
 @pytest.mark.parametrize("bound", [0, -1.0, "high", True, math.inf])
 def test_bounds_that_are_no_numbers_are_told(bound: Any) -> None:
-    with pytest.raises(UserError, match="activation_scale_ub .*expected a positive number"):
+    with pytest.raises(UserError, match=r"activation_scale_ub .*expected a positive number"):
         declared_inputs({"activation_scale_ub": bound}, "fbgemm_fp8", None)
 
 

@@ -109,11 +109,15 @@ def test_models_have_the_numbers_of_plain_ones(case: str, tmp_path: Path) -> Non
     method = {"marlin": "marlin", "marlin_24": "gptq_marlin_24", "qqq": "qqq"}[form]
     size = 128 if scope == "groups" else -1
     named = {"wbits": int(bits)} if form == "qqq" else {"bits": int(bits)}
+
+    def copied() -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+
     twins = write_twins(
         plain,
         tmp_path,
         {"quant_method": method, "group_size": size, **named},
-        lambda module, _: (tensors, matrix) if module.endswith("down_proj") else None,
+        lambda module, _: (copied(), matrix.clone()) if module.endswith("down_proj") else None,
     )
     assert_same_numbers(*twins)
 
