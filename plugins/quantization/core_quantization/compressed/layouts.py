@@ -11,8 +11,8 @@ from core.api.specs import Unsupported
 from core_quantization.compressed.declaration import Declared, Group, Numbers
 from core_quantization.compressed.inputs import input_scheme
 from core_quantization.compressed.integers import PackedIntegers, PlainIntegers
+from core_quantization.compressed.rotates import PlainMatrix, Rotates
 from core_quantization.compressed.sparse import SparseLayout
-from core_quantization.compressed.transforms import PlainMatrix, Rotates
 from core_quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
 from core_quantization.declared.inputs import InputScheme, none_declared, rounds_inputs
 from core_quantization.declared.layout import Layout

@@ -1,7 +1,7 @@
 """Transforms of compressed-tensors that run beside the weights (`transform_config`).
 
-Owns: the keys of this declaration, the modules that a transform is of, and the layout that adds it to another one. Never does:
-rotate. Torch-free but for `pack`. Called by: the declaration, the choice of layouts.
+Owns: the keys of this declaration, the modules that a transform is of, and its tensors. Never does: rotate. Torch-free but
+for `step`. Called by: the declaration, the choice of layouts, the layout of rotated matrices.
 
 Transforms at `weight_input` and `weight_output` are part of the stored weights. Those of queries (`q_attn`) and of cached keys
 (`k_cache`) by one orthonormal matrix leave their products as they are, so nothing is done for a pair of them.
@@ -14,20 +14,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from core.api.specs import PartPlan, Unsupported
-from core_quantization.declared.layout import Layout
 from core_quantization.declared.part import StoredPart
-from core_quantization.declared.part_format import Run
 from core_quantization.declared.patterns import any_means
 from core_quantization.declared.refusal import Refusal, known_keys, mapping_at, names_at, whole_at
-from core_quantization.declared.stored import FLOATS, Wanted, problem
+from core_quantization.declared.stored import FLOATS, Wanted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core_runtime.weights.formats import CanonicalWeight
     from core_runtime.weights.prepared_inputs import InputStep
 
 USED: Final = ("type", "apply", "randomize", "head_dim", "precision")
@@ -139,78 +133,6 @@ class Transform:
         if self.inverse and is_hadamard:  # of other matrices the inverse itself is stored
             matrix = matrix.T
         return MatrixRotation(side, side**0.5 if is_hadamard else 1.0, matrix.contiguous().numpy().tobytes())
-
-
-class Rotates:
-    """A layout with transforms around it, of the kind `Layout`.
-
-    inner: layout of the matrix, and of the rounding of its inputs. transforms: of its inputs and outputs, in their order.
-    """
-
-    def __init__(self, inner: Layout, transforms: Sequence[Transform]) -> None:
-        self._inner = inner
-        self._transforms = tuple(transforms)
-
-    def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """Plan the part from names and shapes, see `Layout`."""
-        wanted: list[Wanted] = []
-        nbytes = 0
-        for transform in self._transforms:
-            wrong = transform.unserved(part)
-            if wrong is not None:
-                return Unsupported(wrong)
-            wanted += transform.wanted(part)
-            side = transform.block(part)
-            nbytes += 8 * side * transform.randomized
-            nbytes += 0 if transform.kind == FAST else 4 * side * side
-        wrong = problem(part, wanted)
-        if wrong is not None:
-            return Unsupported(wrong)
-        plan = self._inner.plan(part)
-        if isinstance(plan, Unsupported):
-            return plan
-        names = "+".join(transform.prefix for transform in self._transforms)
-        reads = dict.fromkeys((*plan.reads, *part.names(*(tensor.suffix for tensor in wanted))))
-        return msgspec.structs.replace(
-            plan,
-            reads=tuple(reads),
-            fuse_key=f"{plan.fuse_key}/transforms/{names}",
-            nbytes=plan.nbytes + nbytes,
-            ordered=True,
-        )
-
-    def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """Return the part as a canonical weight between its transforms, see `Layout`."""
-        from core_runtime.weights.prepared_inputs import PreparedInputs
-
-        weight = self._inner.pack(part, tensors)
-        before: list[InputStep] = []
-        behind: list[InputStep] = []
-        for transform in self._transforms:
-            (before if transform.location == "input" else behind).append(transform.step(part, tensors))
-        if isinstance(weight, PreparedInputs):  # inputs are rotated, and then rounded
-            before += weight.steps
-            weight = weight.weight
-        return PreparedInputs(weight, tuple(before), tuple(behind))
-
-
-class PlainMatrix:
-    """The layout of a plain matrix, for one that has transforms, of the kind `Layout`. run: settings of all layers."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """Plan the part from names and shapes, see `Layout`."""
-        return self._run.plan_plain(part, ("weight",))
-
-    def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """Return the part as a canonical weight, see `Layout`."""
-        import torch
-
-        from core_runtime.weights.formats import Dense
-
-        return Dense(tensors["weight"].to(getattr(torch, self._run.dtype), copy=True))
 
 
 def read_transforms(found: object) -> tuple[Transform, ...]:
