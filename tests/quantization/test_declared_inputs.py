@@ -15,6 +15,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.specs import LayerSpec, PartPlan, Unsupported
 from core_frontend.llm import LLM
 from core_platforms.cpu.kernels import NativeKernels
+from core_quantization.awq import manifest as awq
 from core_quantization.compressed import manifest as compressed
 from core_quantization.compressed.inputs import input_scheme
 from core_quantization.declared.inputs import InputScheme
@@ -213,7 +214,9 @@ def test_a_checkpoint_that_declares_none_is_told(path: str, hooks: ModuleType, s
 
 
 def test_methods_without_declared_inputs_are_told() -> None:
-    plans = Packed(KEPT / "gptq" / "order", gptq, activation="declared").plans()
+    with pytest.raises(UserError, match=r"declares no rounding of inputs \(gptq\); leave the argument out"):
+        Packed(KEPT / "gptq" / "order", gptq, activation="declared")
+    plans = Packed(KEPT / "awq" / "gemm", awq, activation="declared").plans()
     reasons = [plan.reason for _, plan in plans.values() if isinstance(plan, Unsupported)]
     assert reasons and all("activation declared is not served for checkpoints of this kind" in one for one in reasons)
     with pytest.raises(UserError, match="'int8' has no such inputs; choose int8 or int8_row or none"):
