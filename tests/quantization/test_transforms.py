@@ -112,6 +112,8 @@ def test_queries_and_keys_are_rotated_together() -> None:
     """Their products are those of the plain ones, so nothing is done."""
     assert read_transforms(scheme("q_attn", "k_cache", head_dim=16)) == ()
     assert read_transforms(scheme("weight_input", "weight_output")) == ()
+    with pytest.raises(Refusal, match="its scales are those of rotated keys; leave them out"):
+        read_transforms(scheme("q_attn", "k_cache", head_dim=16), cache_scales=True)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def read_declared(declaration: Mapping[str, Any]) -> Declared:
     known_keys("", declaration, USED, NEUTRAL)
     _check_format("format", declaration.get("format"))
     _check_sparsity(declaration.get("sparsity_config"))
-    transforms = read_transforms(declaration.get("transform_config"))
+    transforms = read_transforms(declaration.get("transform_config"), bool(declaration.get("kv_cache_scheme")))
     groups = mapping_at("config_groups", declaration.get("config_groups") or {})
     form = declaration.get("format")
     return Declared([_group(f"config_groups.{name}", group, form) for name, group in groups.items()], transforms)

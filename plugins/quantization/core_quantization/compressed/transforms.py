@@ -135,15 +135,22 @@ class Transform:
         return MatrixRotation(side, side**0.5 if is_hadamard else 1.0, matrix.contiguous().numpy().tobytes())
 
 
-def read_transforms(found: object) -> tuple[Transform, ...]:
-    """Return the transforms that run beside the weights. Raises Refusal for what is not served."""
+def read_transforms(found: object, cache_scales: bool = False) -> tuple[Transform, ...]:
+    """Return the transforms that run beside the weights. Raises Refusal for what is not served.
+
+    cache_scales: whether the checkpoint has scales of cached keys, which are those of rotated ones where keys are rotated.
+    """
     if not found:
         return ()
     outer = mapping_at("transform_config", found)
     known_keys("transform_config", outer, ("config_groups",), {})
     transforms: list[Transform] = []
     for name, scheme in mapping_at("transform_config.config_groups", outer.get("config_groups") or {}).items():
-        transforms += _of_scheme(name, f"transform_config.config_groups.{name}", mapping_at(name, scheme))
+        where = f"transform_config.config_groups.{name}"
+        transforms += _of_scheme(name, where, mapping_at(where, scheme))
+        if cache_scales and any(step.get("location") == PAIR[1] for step in scheme.get("apply") or ()):
+            hint = "its scales are those of rotated keys; leave them out: --hf-overrides.quantization_config.kv_cache_scheme null"
+            raise Refusal(f"{where}.apply.location", "no k_cache beside a kv_cache_scheme", PAIR[1], hint)
     return tuple(transforms)
 
 
