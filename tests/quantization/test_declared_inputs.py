@@ -166,16 +166,17 @@ def test_a_row_has_the_same_bits_in_company(step: InputRounding) -> None:
         assert torch.equal(alone[0], out[row])
 
 
-def test_the_engine_serves_them_in_company_in_chunks_and_after_sleep() -> None:
-    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
+@pytest.mark.parametrize("drafts", [{}, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}])
+def test_the_engine_serves_them_in_company_in_chunks_and_after_sleep(drafts: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22, **drafts}
     declared = {"quantization_config": {"activation": "declared"}, "dtype": "float32", "use_tqdm_on_load": False}
     params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True, logprobs=0)
     prompts: list[Any] = [{"prompt_token_ids": PROMPT[: 4 + 2 * index]} for index in range(4)]
-    settings |= {"max_num_batched_tokens": 16, "enable_prefix_caching": False}  # prompts are cut where they meet
+    settings |= {"max_num_batched_tokens": 16, "enable_sleep_mode": True, "enable_prefix_caching": False}
     with LLM(model=str(INPUTS), **declared, **settings) as llm:
         together = [one.outputs[0] for one in llm.generate(prompts, params, use_tqdm=False)]
         alone = [llm.generate([one], params, use_tqdm=False)[0].outputs[0] for one in prompts]
-        llm.sleep(level=1)
+        llm.sleep(level=2)
         llm.wake_up()
         later = [one.outputs[0] for one in llm.generate(prompts, params, use_tqdm=False)]
     for others in (alone, later):

@@ -96,7 +96,7 @@ def declared(**changes: Any) -> dict[str, Any]:
         (declared(bits=5), "bits: needs 2, 3, 4 or 8, got 5"),
         (declared(bits=None), "bits: needs a whole number"),
         (declared(group_size=0), "group_size: needs -1 or a number from 1, got 0"),
-        (declared(checkpoint_format="exl2"), "checkpoint_format: needs gptq or gptq_v2 or marlin or .* serve the GPTQ"),
+        (declared(checkpoint_format="exl2"), "checkpoint_format: needs gptq or gptq_v2 or marlin or .*serve the GPTQ"),
         (declared(pack_dtype="int64"), "pack_dtype: needs int32, got int64"),
         (declared(desc_acts=True), "desc_acts: needs a known key.*Did you mean 'desc_act'"),
         (declared(rotation="hadamard"), "rotation: needs none, got hadamard"),

@@ -149,7 +149,8 @@ def read_transforms(found: object, cache_scales: bool = False) -> tuple[Transfor
         where = f"transform_config.config_groups.{name}"
         transforms += _of_scheme(name, where, mapping_at(where, scheme))
         if cache_scales and any(step.get("location") == PAIR[1] for step in scheme.get("apply") or ()):
-            hint = "its scales are those of rotated keys; leave them out: --hf-overrides.quantization_config.kv_cache_scheme null"
+            again = "--hf-overrides.quantization_config.kv_cache_scheme null"
+            hint = f"its scales are those of rotated keys; leave them out: {again}"
             raise Refusal(f"{where}.apply.location", "no k_cache beside a kv_cache_scheme", PAIR[1], hint)
     return tuple(transforms)
 
