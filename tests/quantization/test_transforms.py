@@ -16,7 +16,7 @@ from core_quantization.compressed import manifest as compressed
 from core_quantization.compressed.transforms import read_transforms
 from core_quantization.declared.refusal import Refusal
 from core_runtime.layers.kernels import KernelSet
-from core_runtime.weights.formats import Dense
+from core_runtime.weights.formats import CanonicalWeight, Dense
 from core_runtime.weights.input_rotation import HadamardRotation, MatrixRotation, walsh
 from core_runtime.weights.prepared_inputs import InputStep, PreparedInputs
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed
@@ -46,7 +46,22 @@ def test_every_kind_is_in_the_checkpoint() -> None:
     behind = [step for weight in weights.values() if isinstance(weight, PreparedInputs) for step in weight.behind]
     assert {type(step) for step in steps} == {HadamardRotation, MatrixRotation}
     assert any(isinstance(step, HadamardRotation) and step.order for step in steps)
+    signed = [name for name, weight in weights.items() if _signs(weight)]
+    assert len(signed) == 6, "modules share a matrix, which the file has once"
     assert behind and all(isinstance(step, HadamardRotation) for step in behind)
+
+
+def _signs(weight: CanonicalWeight) -> bool:
+    return isinstance(weight, PreparedInputs) and bool(getattr(weight.steps[0], "signs", b""))
+
+
+def test_signs_are_those_of_rows() -> None:
+    signs = torch.randint(0, 2, (64,)).mul(2).sub(1)
+    x = torch.randint(-9, 9, (5, 64)).float()
+    matrix = signs.unsqueeze(1) * matrix_of(64)
+    for transposed, expected in ((False, x @ matrix), (True, x @ matrix.T)):
+        step = HadamardRotation(64, 8.0, b"", signs.to(torch.int8).numpy().tobytes(), transposed)
+        assert torch.equal(step(x), expected / 8.0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 64, 256])
@@ -137,8 +152,8 @@ def test_transforms_that_are_not_served_are_told(found: dict[str, Any], sentence
 @pytest.mark.parametrize(
     ("module", "changes", "tensors", "sentence"),
     [
-        ("layers.0.self_attn.o_proj", {}, {"h_input.weight": None}, "has no tensor 'h_input.weight' beside"),
-        ("layers.0.self_attn.o_proj", {}, {"h_input.weight": torch.ones(32, 32)}, r"shape \[32, 32\], .* \[64, 64\]"),
+        ("layers.0.self_attn.k_proj", {}, {"h_input.weight": None}, "has no tensor 'h_input.weight' beside"),
+        ("layers.0.self_attn.k_proj", {}, {"h_input.weight": torch.ones(32, 32)}, r"shape \[32, 32\], .* \[64, 64\]"),
         ("layers.0.mlp.down_proj", {"R4": {"head_dim": 36}}, {}, "has blocks of 36, which do not divide 96"),
         ("layers.0.mlp.down_proj", {"R4": {"head_dim": 12}}, {}, "Hadamard's matrices here have a power of two"),
     ],
@@ -152,7 +167,7 @@ def test_modules_that_cannot_have_theirs_are_told(
 
     named = {f"model.{module}.{name}".replace(".", "__"): tensor for name, tensor in tensors.items()}
     path = changed(TRANSFORMS, tmp_path / "copy", redeclare, **named)
-    shape = (64, 96) if "down" in module else (64, 64)
+    shape = (64, 96) if "down" in module else (32, 64)
     plan = Packed(path, compressed).method.plan(LayerSpec(f"model.{module}", "linear", shape))
     assert isinstance(plan, Unsupported)
     with pytest.raises(AssertionError, match=sentence):
@@ -167,7 +182,8 @@ def test_modules_that_cannot_have_theirs_are_told(
             torch.eye(32),
             "is not Hadamard's matrix; the file is damaged",
         ),
-        ("model.layers.0.self_attn.o_proj.h_input.weight", torch.full((64, 64), torch.inf), "is not finite"),
+        ("model.layers.0.self_attn.k_proj.h_input.weight", torch.full((64, 64), torch.inf), "is not finite"),
+        ("model.layers.0.self_attn.k_proj.h_input.weight", torch.eye(64), "is not Hadamard's matrix with signs"),
         ("model.layers.1.self_attn.q_proj.p_input.perm", torch.zeros(64, dtype=torch.int64), "name each number once"),
     ],
 )

@@ -3,7 +3,7 @@
     pip install torch==2.13.0 transformers==5.24.0 compressed-tensors==0.19.0 && python make_transforms.py
 
 Beside the checkpoint lies `logits.json`: `ids` [T], and `logits` [T, V] of the model as compressed-tensors itself runs it in
-float32. Matrices of random kinds are of one module each, as safetensors stores a tensor that modules share only once.
+float32. Modules share the matrix of `h`, which the file has once.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ SCHEMES = {
     "v": TransformScheme(type="hadamard", apply=around(GATE, "input", "weight_input")),
     "u": TransformScheme(type="hadamard", head_dim=32, apply=around(GATE, "output", "weight_output")),
     "R4": TransformScheme(type="hadamard", head_dim=32, apply=around(DOWN, "input", "weight_input")),
-    "h": TransformScheme(
-        type="random-hadamard", apply=around("re:.*layers.0.self_attn.o_proj$", "input", "weight_input")
-    ),
+    "h": TransformScheme(type="random-hadamard", apply=around("re:.*self_attn.(k|v|o)_proj$", "input", "weight_input")),
     "m": TransformScheme(
-        type="random-matrix", head_dim=32, apply=around("re:.*layers.1.self_attn.o_proj$", "input", "weight_input")
+        type="random-matrix", head_dim=32, apply=around("re:.*layers.0.self_attn.q_proj$", "input", "weight_input")
     ),
+    "s": TransformScheme(type="random-hadamard", head_dim=16, apply=around("lm_head", "input", "weight_input")),
     "p": TransformScheme(
         type="hadamard", randomize=True, apply=around("re:.*layers.1.self_attn.q_proj$", "input", "weight_input")
     ),

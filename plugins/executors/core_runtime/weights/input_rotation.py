@@ -27,16 +27,20 @@ class HadamardRotation:
     size: numbers of a block, a power of two.
     divisor: usually the root of `size`, which makes the matrix orthonormal.
     order: int64 [size] as bytes: the matrix is H[order][:, order]; empty: H.
+    signs: int8 [size] as bytes, each 1 or -1, by which the matrix's rows are multiplied; empty: none.
+    transposed: whether the matrix with its signs is transposed.
     """
 
     size: int
     divisor: float
     order: bytes = field(default=b"", repr=False)
+    signs: bytes = field(default=b"", repr=False)
+    transposed: bool = False
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return len(self.order)
+        return len(self.order) + len(self.signs)
 
     def prepared(self, linear: Callable[[CanonicalWeight], LinearKernel]) -> HadamardRotation:
         """Return the step itself: it has no product."""
@@ -50,6 +54,10 @@ class HadamardRotation:
     def __call__(self, x: Tensor) -> Tensor:
         """Return x [T, K] rotated, in its own dtype; computed in float32."""
         blocks = x.float().unflatten(-1, (-1, self.size))
+        if self.signs:
+            signs = torch.frombuffer(bytearray(self.signs), dtype=torch.int8).to(x.device, torch.float32)
+            turned = walsh(blocks) * signs if self.transposed else walsh(blocks * signs)
+            return (turned / self.divisor).flatten(-2).to(x.dtype)
         if not self.order:
             return (walsh(blocks) / self.divisor).flatten(-2).to(x.dtype)
         order = torch.frombuffer(bytearray(self.order), dtype=torch.int64).to(x.device)

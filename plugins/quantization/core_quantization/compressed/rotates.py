@@ -7,12 +7,13 @@ of layouts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from core.api.specs import PartPlan, Unsupported
-from core_quantization.compressed.transforms import FAST, Transform
+from core_quantization.compressed.transforms import Transform
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.part import StoredPart
 from core_quantization.declared.part_format import Run
@@ -44,17 +45,17 @@ class Rotates:
             if wrong is not None:
                 return Unsupported(wrong)
             wanted += transform.wanted(part)
-            side = transform.block(part)
-            nbytes += 8 * side * transform.randomized
-            nbytes += 0 if transform.kind == FAST else 4 * side * side
-        wrong = problem(part, wanted)
+            nbytes += transform.nbytes(part)
+        named = {one.suffix for one in wanted}
+        shared = {info.name: info for infos in part.elsewhere.values() for info in infos if info.name in named}
+        wrong = problem(replace(part, tensors={**part.tensors, **shared}), wanted)
         if wrong is not None:
             return Unsupported(wrong)
         plan = self._inner.plan(part)
         if isinstance(plan, Unsupported):
             return plan
         names = "+".join(transform.prefix for transform in self._transforms)
-        reads = dict.fromkeys((*plan.reads, *part.names(*(tensor.suffix for tensor in wanted))))
+        reads = dict.fromkeys((*plan.reads, *part.names(*(tensor.suffix for tensor in wanted)), *shared))
         return msgspec.structs.replace(
             plan,
             reads=tuple(reads),

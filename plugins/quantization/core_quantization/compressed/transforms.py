@@ -34,6 +34,8 @@ OFFLINE: Final = ("weight_input", "weight_output")
 ONLINE: Final = ("input", "output")
 PAIR: Final = ("q_attn", "k_cache")
 PRECISIONS: Final = ("float32", "float64")
+SIGNED: Final = 64
+"""Stored Hadamard matrices whose side is a power of two from this on are Sylvester's with signs; others are of other orders."""
 LARGEST: Final = 4096
 """Largest side of a stored matrix: it takes 64 MiB beside each module."""
 AGAIN: Final = "quantize the model again without it"
@@ -81,15 +83,35 @@ class Transform:
         """Return the numbers of a block of a module."""
         return self.size or part.shape[1 if self.location == "input" else 0]
 
+    def is_signed(self, part: StoredPart) -> bool:
+        """Whether the stored matrix is held as signs alone."""
+        side = self.block(part)
+        return self.kind == STORED[0] and side >= SIGNED and not side & (side - 1)
+
+    def nbytes(self, part: StoredPart) -> int:
+        """Return the bytes of the step in memory."""
+        side = self.block(part)
+        if self.kind == FAST:
+            return 8 * side * self.randomized
+        return side if self.is_signed(part) else 4 * side * side
+
     def wanted(self, part: StoredPart) -> list[Wanted]:
-        """Return the tensors that are read."""
+        """Return the tensors that are read, of the module itself or of the one that it shares them with."""
         side = self.block(part)
         found = []
         if self.kind != FAST or f"{self.prefix}.weight" in part.tensors:
-            found.append(Wanted(f"{self.prefix}.weight", (*FLOATS, "F64"), [(side, side)]))
+            found.append(Wanted(self.source(part, "weight", (side, side)), (*FLOATS, "F64"), [(side, side)]))
         if self.randomized:
-            found.append(Wanted(f"{self.prefix}.perm", ("I64",), [(side,)]))
+            found.append(Wanted(self.source(part, "perm", (side,)), ("I64",), [(side,)]))
         return found
+
+    def source(self, part: StoredPart, what: str, shape: tuple[int, ...]) -> str:
+        """Return the suffix of a tensor of the module, or the name of the only other one of this shape."""
+        own = f"{self.prefix}.{what}"
+        if own in part.tensors:
+            return own
+        others = [info.name for info in part.elsewhere.get(own, ()) if tuple(info.shape) == shape]
+        return others[0] if len(others) == 1 else own
 
     def unserved(self, part: StoredPart) -> str | None:
         """Return why a module cannot have it, None if it can."""
@@ -100,13 +122,15 @@ class Transform:
             return f"{subject} has blocks of {side}, which do not divide {count}"
         if self.kind == FAST and side & (side - 1):
             return f"{subject} has blocks of {side}; Hadamard's matrices here have a power of two"
-        if self.kind != FAST and side > LARGEST:
+        if self.kind != FAST and side > LARGEST and not self.is_signed(part):
             return f"{subject} is a stored matrix of side {side}; at most {LARGEST} are served"
-        missing = [suffix for suffix in self._needed if suffix not in part.tensors]
+        missing = [
+            one.suffix for one in self.wanted(part) if one.suffix in self._needed and one.suffix not in part.tensors
+        ]
         if missing:
             return (
-                f"{subject} has no tensor '{missing[0]}' beside '{part.own_name}'; where modules share one, quantize the model "
-                "again with transforms of type 'hadamard', which need none"
+                f"{subject} has no tensor '{missing[0]}' beside '{part.own_name}', and no other module has the only one of "
+                "its size; the checkpoint is incomplete, download it again"
             )
         return None
 
@@ -117,19 +141,26 @@ class Transform:
         from core_runtime.weights.input_rotation import HadamardRotation, MatrixRotation, walsh
 
         side = self.block(part)
-        stored = tensors.get(f"{self.prefix}.weight")
+        name = self.source(part, "weight", (side, side))
+        stored = tensors.get(name)
         if self.kind == FAST:
             if stored is not None and not torch.equal(stored.float(), walsh(torch.eye(side))):
-                raise ValueError(
-                    f"has a tensor '{self.prefix}.weight' that is not Hadamard's matrix; the file is damaged"
-                )
-            order = b"" if not self.randomized else _order(tensors[f"{self.prefix}.perm"], self.prefix)
+                raise ValueError(f"has a tensor '{name}' that is not Hadamard's matrix; the file is damaged")
+            order = b""
+            if self.randomized:
+                order = _order(tensors[self.source(part, "perm", (side,))], self.prefix)
             return HadamardRotation(side, side**0.5, order)
         assert stored is not None, "it is one of the tensors that are wanted"
         matrix = stored.float()
         if not bool(matrix.isfinite().all()):
-            raise ValueError(f"has a tensor '{self.prefix}.weight' that is not finite; the file is damaged")
+            raise ValueError(f"has a tensor '{name}' that is not finite; the file is damaged")
         is_hadamard = self.kind == STORED[0]
+        if self.is_signed(part):
+            signs = matrix[:, 0]
+            signed = walsh(torch.eye(side)) * signs.unsqueeze(1)
+            if not torch.equal(matrix, signed) or not bool((signs.abs() == 1).all()):
+                raise ValueError(f"has a tensor '{name}' that is not Hadamard's matrix with signs; the file is damaged")
+            return HadamardRotation(side, side**0.5, b"", signs.to(torch.int8).numpy().tobytes(), self.inverse)
         if self.inverse and is_hadamard:  # of other matrices the inverse itself is stored
             matrix = matrix.T
         return MatrixRotation(side, side**0.5 if is_hadamard else 1.0, matrix.contiguous().numpy().tobytes())
@@ -207,4 +238,4 @@ def _order(order: Tensor, name: str) -> bytes:
 
     if not torch.equal(order.sort().values, torch.arange(len(order))):
         raise ValueError(f"has a tensor '{name}.perm' that does not name each number once; the file is damaged")
-    return order.contiguous().numpy().tobytes()
+    return bytes(order.contiguous().numpy().tobytes())

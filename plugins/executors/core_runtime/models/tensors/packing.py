@@ -257,7 +257,9 @@ class Packing:
             else:
                 groups.append([packed])
             before = key
-        kernels = [self._kernel(parts, group, tensors, orders) for group in groups]
+        # Weights with steps before the product are not saved, so neither are the others of their layer.
+        recorded = not any(isinstance(packed.weight, PreparedInputs) for group in groups for packed in group)
+        kernels = [self._kernel(parts, group, tensors, orders, recorded=recorded) for group in groups]
         if not self._share.sums(parts[0]):
             return Linear(kernels)
         bias = self.bias(parts, tensors, orders)
@@ -306,9 +308,15 @@ class Packing:
         return tensor.to(self.device, self.activation_dtype)
 
     def _kernel(
-        self, parts: Sequence[LayerSpec], group: Sequence[Packed], tensors: Tensors, orders: Orders
+        self,
+        parts: Sequence[LayerSpec],
+        group: Sequence[Packed],
+        tensors: Tensors,
+        orders: Orders,
+        *,
+        recorded: bool = True,
     ) -> LinearKernel:
-        """Return the kernel of one group of the layer that is made of `parts`."""
+        """Return the kernel of one group of the layer that is made of `parts`. recorded: whether the recorder is told."""
         weights = [packed.weight for packed in group]
         first = group[0]
         # The bias of a sum over ranks is added once, after it.
@@ -319,7 +327,8 @@ class Packing:
         if self._share.sums(first.part) and not self._is_tree(moved, first.activation):
             self.unordered.add(first.part.name)
         kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self.room, segments=segments)
-        self._record(parts, kernel, moved, first.activation, bias, segments)
+        if recorded:
+            self._record(parts, kernel, moved, first.activation, bias, segments)
         return kernel
 
     def _record(
