@@ -36,10 +36,17 @@ HEAD = """# Quantization
 
 A checkpoint's own declaration decides how it is read, wherever it stands: `quantization_config` or `compression_config` of
 the configuration or of the text model in it, `quantize_config.json`, `quant_config.json`, `hf_quant_config.json`. Every key of
-it is read, refused by name, or listed as neutral with the reason. `int8`, `fp8`, `nf4`, `fp4`, `mxfp4` and `nvfp4` open a
-checkpoint that declares them, and round a plain one while it loads (`--quantization NAME`); `experts_int8` rounds the
+it is read, refused by name, or listed as neutral with the reason. `int8`, `fp8`, `nf4`, `fp4`, `mxfp4`, `mxfp6` and `nvfp4`
+open a checkpoint that declares them, and round a plain one while it loads (`--quantization NAME`); `experts_int8` rounds the
 experts of a model alone. What each method opens and
 refuses is in [plugins/quantization.md](plugins/quantization.md), GGUF in [gguf.md](gguf.md).
+
+`--quantization-config.activation declared` rounds the inputs of packed layers as the checkpoint declares, with the formula
+of the tool that defines the declaration: 8-bit floats with a static scale, one for a token, a group or a block, and an upper
+bound; 4-bit floats (nvfp4, mxfp4), 6-bit floats and mxfp8 in groups; static 8-bit integers. The numbers are the tool's own,
+and an answer has the same bits alone and in company: a scale that a tool would take from all tokens of a step is one for
+each token here. Without the argument inputs are kept, which is more exact and faster: products of rounded inputs are
+computed in float32 behind the rounding, expert by expert, and steps are not recorded.
 
 ## Declared checkpoints
 

@@ -155,6 +155,14 @@ def _explained(folder: Path) -> None:
     resolve({"model": str(folder), "skip_tokenizer_init": True}, context="explain")
 
 
+def _explained_with_inputs(folder: Path) -> None:
+    """The same, where inputs are rounded as the checkpoint declares."""
+    from core_config.resolve import resolve
+
+    arguments = {"model": str(folder), "skip_tokenizer_init": True, "quantization_config": {"activation": "declared"}}
+    resolve(arguments, context="explain")
+
+
 def _torch_file(folder: Path) -> None:
     import torch
 
@@ -239,6 +247,8 @@ TARGETS = {
     "packed": Target(_packed, ("prepared.json",), lambda folder: _loaded("packed", folder)),
     "config": Target(_safetensors, ("config.json",), _explained),
     "declaration": Target(_copied("gptq", "order"), ("config.json",), _explained),
+    "declared_inputs": Target(_copied("compressed-tensors", "inputs"), ("config.json",), _explained_with_inputs),
+    "transforms": Target(_copied("compressed-tensors", "transforms"), ("config.json",), _explained),
     "sentencepiece": _tokenizer("sentencepiece_bpe", "tokenizer.model"),
     "unigram": _tokenizer("sentencepiece_unigram", "spiece.model"),
     "tiktoken": _tokenizer("llama3", "tokenizer.model"),

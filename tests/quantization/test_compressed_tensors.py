@@ -11,7 +11,7 @@ import torch
 from core.api.errors import CheckpointError
 from core.api.specs import DensePlan, LayerSpec, Unsupported
 from core_quantization.compressed import manifest as hooks
-from core_quantization.compressed.declaration import read_groups
+from core_quantization.compressed.declaration import read_declared
 from core_quantization.compressed.sparse import spread
 from core_quantization.declared.refusal import Refusal
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest, plain_model
@@ -92,7 +92,6 @@ def declared(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("declaration", "sentence"),
     [
-        ({**declared(), "format": "marlin-24"}, "marlin-24 .*tiles of one kind of GPU; save .* pack-quantized"),
         ({**declared(), "format": "zipped"}, "format: needs pack-quantized or .*'zipped'"),
         (
             {**declared(), "ignored": ["lm_head"]},
@@ -108,27 +107,20 @@ def declared(**changes: Any) -> dict[str, Any]:
         (declared(type="float", num_bits=8, strategy="block", block_structure=[0, 1]), "two positive numbers"),
         ({**declared(), "sparsity_config": {"format": "coo"}}, "sparsity_config.format: needs dense"),
         ({**declared(), "config_groups": ["W4A16"]}, "config_groups: needs an object"),
-        (
-            {
-                **declared(),
-                "transform_config": {"config_groups": {"u": {"type": "hadamard", "apply": [{"location": "input"}]}}},
-            },
-            "transforms of inputs, outputs or caches cannot be served; quantize the model without them",
-        ),
     ],
 )
 def test_a_declaration_that_cannot_be_served_is_told(declaration: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Refusal, match=sentence):
-        read_groups(declaration)
+        read_declared(declaration)
 
 
 def test_what_says_nothing_about_weights_is_left_aside() -> None:
     fused = {"config_groups": {"u": {"type": "hadamard", "apply": [{"location": "weight_input"}]}}}
     more = {"transform_config": fused, "sparsity_config": {"format": "dense"}, "quantization_status": "compressed"}
-    (group,) = read_groups({**declared(group_size=-1, strategy=None), **more})
+    (group,) = read_declared({**declared(group_size=-1, strategy=None), **more}).groups
     assert group.numbers is not None and group.numbers.shares.by == "row"
     nested = {"quantization_config": declared(), "sparsity_config": None, "quant_method": "compressed-tensors"}
-    assert read_groups(nested) == read_groups(declared())
+    assert read_declared(nested) == read_declared(declared())
 
 
 def test_groups_are_found_by_name_before_class(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def test_other_names_are_told_and_followed() -> None:
     choice = select_quantization(registry, "ptpc_fp8", CheckpointFacts("x", "safetensors", "llama"), METHOD_NAMES)
     assert choice.selection.chosen == ("fp8",)
     assert choice.selection.why == "--quantization ptpc_fp8, another name of fp8"
-    with pytest.raises(UserError, match=r"declares 'QQQ': .*serve the GPTQ checkpoint"):
-        select_quantization(registry, None, facts("QQQ"), METHOD_NAMES)
+    with pytest.raises(UserError, match=r"declares 'BitBLAS': .*serve the GPTQ checkpoint"):
+        select_quantization(registry, None, facts("BitBLAS"), METHOD_NAMES)
     with pytest.raises(UserError, match="declares 'fbgemm_fp8', another name of fp8; leave the argument out"):
         select_quantization(registry, "nf4", facts("fbgemm_fp8"), METHOD_NAMES)
 

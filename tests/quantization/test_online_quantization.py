@@ -18,11 +18,13 @@ from core_quantization.online.manifest import OnlineArguments
 from core_quantization.online.rounding import quantize
 from core_quantization.online.schemes import SCHEMES
 from core_runtime.specs.checkpoint import CheckpointFacts, CheckpointManifest, TensorInfo, TokenizerSource
+from core_runtime.weights.input_rounding import InputRounding
 from tests.configuration.test_memory_plan import compare
+from tests.quantization.inputs_grid import grid
 from tests.tiny_models import save_checkpoint
 
 # Error of the squares of normal weights, relative: 8 bits far below 1%; 4-bit floats as their publications have them.
-ERRORS = {"int8": 1e-3, "fp8": 1e-3, "nf4": 0.011, "fp4": 0.02, "mxfp4": 0.02, "nvfp4": 0.011}
+ERRORS = {"int8": 1e-3, "fp8": 1e-3, "nf4": 0.011, "fp4": 0.02, "mxfp4": 0.02, "mxfp6": 2e-3, "nvfp4": 0.011}
 
 
 def manifest(dtype="BF16", shape=(64, 128)):
@@ -41,19 +43,26 @@ def method(scheme, found=None, dtype="bfloat16", roundings=ACTIVATIONS, **argume
 def test_rounding_is_close_and_takes_the_planned_bytes(scheme):
     torch.manual_seed(1)
     w = torch.randn(300, 1536) * torch.rand(300, 1)
-    weight = quantize(w.bfloat16(), SCHEMES[scheme].format)
+    weight = quantize(w.bfloat16(), SCHEMES[scheme].rounding)
     error = (weight.dequantize() - w).square().sum() / w.square().sum()
     assert error < ERRORS[scheme], error
     assert weight.nbytes == SCHEMES[scheme].nbytes(300, 1536)
     assert weight.name == SCHEMES[scheme].format and weight.problem() is None
-    again = quantize(weight.dequantize(), SCHEMES[scheme].format)  # what can be represented stays
+    again = quantize(weight.dequantize(), SCHEMES[scheme].rounding)  # what can be represented stays
     assert (again.dequantize() - weight.dequantize()).square().sum() / w.square().sum() < 1e-4
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_rows_of_zeros_stay_zero(scheme):
-    weight = quantize(torch.zeros(3, 64), SCHEMES[scheme].format)
+    weight = quantize(torch.zeros(3, 64), SCHEMES[scheme].rounding)
     assert (weight.dequantize() == 0).all() and weight.problem() is None
+
+
+def test_six_bits_are_those_of_quark():
+    """`test_groups_are_rounded_as_quark_does` has the tool's own numbers for this rule."""
+    w = grid()
+    weight = quantize(w, "mxfp6")
+    assert torch.equal(weight.dequantize(), InputRounding("fp6_e2m3", "even", 32)(w))
 
 
 def test_microscaling_rounds_ties_to_even_and_cuts_at_six():

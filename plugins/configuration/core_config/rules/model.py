@@ -161,12 +161,14 @@ def measured_sizes_of_inputs_are_not_used(facts: Facts) -> Findings:
     """Inputs of quantized layers are rounded by their own maximum or not at all; calibrated scales are not used."""
     if facts.quantization is None or facts.manifest is None:
         return
+    if (facts["quantization_config"] or {}).get("activation") == "declared":
+        return
     measured = [name for name in facts.manifest.tensors if name.endswith(INPUT_SIZES)]
     if measured:
         yield Warn(
             f"The checkpoint has measured sizes of inputs ({measured[0]} and {len(measured) - 1} more), which are not used: "
             "inputs of quantized layers are rounded by their own sizes, or not at all, so results differ slightly from those "
-            "of engines that use them (--quantization-config.activation says how inputs are rounded)."
+            "of engines that use them (--quantization-config.activation declared uses them)."
         )
 
 

@@ -59,10 +59,12 @@ from core_runtime.layers.experts import COMBINE_RANGES, ReferenceExperts
 from core_runtime.layers.features import ByFeature, features_of
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.prepared_linear import PreparedLinear
 from core_runtime.layers.reference import FEATURES, ReferenceKernels
 from core_runtime.layers.rows import RowKernels
 from core_runtime.specs.operation_order import OPERATIONS, SPECIAL_OPERATIONS
 from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, StoredRows, SuperGroups
+from core_runtime.weights.prepared_inputs import PreparedInputs
 
 Room = Callable[[int], Tensor]
 """Function from a number of bytes to uint8 memory of that size."""
@@ -213,6 +215,9 @@ class KernelSet:
         room: allocates memory for providers that can prepare into it; None: all allocate for themselves.
         segments: number of segments of K with partial sums, if the provider supports them (see `SumsInSegments`).
         """
+        if isinstance(weight, PreparedInputs):
+            inner = self.linear(weight.weight, activation=activation, bias=bias, room=room, segments=segments)
+            return PreparedLinear(inner, weight, lambda matrix: self.linear(matrix, activation="none"))
         provider = self._provider_for(weight, activation)
         if isinstance(weight, StoredRows) and not _reads_rows(provider, weight.layout):
             weight = weight.canonical()
@@ -230,6 +235,7 @@ class KernelSet:
     def _provider_for(self, weight: CanonicalWeight, activation: Activation) -> Kernels:
         """Return the best provider for a weight's format, shape and activation."""
         attributes: dict[str, int] = {}
+        weight = weight.weight if isinstance(weight, PreparedInputs) else weight
         described = weight.like if isinstance(weight, StoredRows) else weight
         if isinstance(described, HasGroups):
             attributes["group_size"] = described.group_size

@@ -107,6 +107,9 @@ USUALLY_IGNORED: tuple[Ignored, ...] = (
     Ignored(r".*rotary_emb\.(cos|sin)_cached", "computed from the configuration"),
     Ignored(r".*\.masked_bias", "the causal mask"),
     Ignored(r".*\.position_ids", "counted"),
+    Ignored(
+        r".*_(q_attn|k_cache)\.(weight|perm)", "one rotation of queries and keys leaves their products as they are"
+    ),
 )
 """Rules for tensors that older programs left in checkpoints of any family."""
 

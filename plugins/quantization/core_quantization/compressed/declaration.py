@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
+from core_quantization.compressed.transforms import Transform, read_transforms
 from core_quantization.declared.refusal import Refusal, known_keys, mapping_at, names_at, pair_at, whole_at
 from core_quantization.declared.shares import Shares
 
@@ -25,10 +26,9 @@ NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
         "run_compressed": "an option of transformers",
     }
 )
-GROUP_USED: Final = ("targets", "weights", "format")
+GROUP_USED: Final = ("targets", "weights", "format", "input_activations")
 GROUP_NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "input_activations": "inputs are rounded by their own size, to what the argument `activation` says",
         "output_activations": "outputs are not rounded",
     }
 )
@@ -62,14 +62,12 @@ FORMATS: Final = (
     "mxfp4-pack-quantized",
     "mxfp8-quantized",
     "mixed-precision",
+    "marlin-24",
     "dense",
 )
 """Formats that are distinguished by the tensors of a module."""
-MARLIN: Final = "marlin-24"
 SPARSE_FORMATS: Final = ("dense", "sparse-24-bitmask", "sparse-bitmask")
 STRATEGIES: Final = ("tensor", "channel", "group", "block", "tensor_group")
-OFFLINE: Final = ("weight_input", "weight_output")
-"""Places of transforms that are already part of the stored weights."""
 LARGEST_BITS: Final = 8
 
 
@@ -95,14 +93,27 @@ class Group:
 
     targets: their names, patterns and classes.
     numbers: rounding of their weights; None: weights stay plain.
+    inputs: what the declaration says about inputs, read where the argument `activation` is `declared`.
+    where: place of the group in the declaration.
+    form: format of the group.
     """
 
     targets: tuple[str, ...]
     numbers: Numbers | None
+    inputs: Any = None
+    where: str = ""
+    form: str | None = None
 
 
-def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
-    """Return the groups of a declaration. Raises Refusal for what is not served."""
+class Declared(NamedTuple):
+    """A whole declaration. groups: modules by their schemes. transforms: those that run beside the weights."""
+
+    groups: list[Group]
+    transforms: tuple[Transform, ...]
+
+
+def read_declared(declaration: Mapping[str, Any]) -> Declared:
+    """Return the checked declaration. Raises Refusal for what is not served."""
     inner = declaration.get("quantization_config")
     if isinstance(inner, Mapping):  # as transformers writes it next to a `sparsity_config`
         rest = {key: value for key, value in declaration.items() if key != "quantization_config"}
@@ -110,18 +121,23 @@ def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
     known_keys("", declaration, USED, NEUTRAL)
     _check_format("format", declaration.get("format"))
     _check_sparsity(declaration.get("sparsity_config"))
-    _check_transforms(declaration.get("transform_config"))
+    transforms = read_transforms(declaration.get("transform_config"), bool(declaration.get("kv_cache_scheme")))
     groups = mapping_at("config_groups", declaration.get("config_groups") or {})
-    return [_group(f"config_groups.{name}", group) for name, group in groups.items()]
+    form = declaration.get("format")
+    return Declared([_group(f"config_groups.{name}", group, form) for name, group in groups.items()], transforms)
 
 
-def _group(where: str, found: object) -> Group:
+def _group(where: str, found: object, form: str | None) -> Group:
+    """Return one group. form: format of the whole declaration."""
     group = mapping_at(where, found)
     known_keys(where, group, GROUP_USED, GROUP_NEUTRAL)
     _check_format(f"{where}.format", group.get("format"))
     weights = group.get("weights")
     numbers = None if weights is None else _numbers(f"{where}.weights", weights)
-    return Group(names_at(f"{where}.targets", group.get("targets")), numbers)
+    own = group.get("format") or form
+    return Group(
+        names_at(f"{where}.targets", group.get("targets")), numbers, group.get("input_activations"), where, own
+    )
 
 
 def _numbers(where: str, found: object) -> Numbers:
@@ -174,13 +190,6 @@ def _shares(where: str, weights: Mapping[str, Any]) -> Shares:
 
 
 def _check_format(where: str, found: object) -> None:
-    if found == MARLIN:
-        raise Refusal(
-            where,
-            "a format that describes matrices",
-            MARLIN,
-            "its weights lie in tiles of one kind of GPU; save the model in the format pack-quantized",
-        )
     if found is not None and found not in FORMATS:
         raise Refusal(where, " or ".join(FORMATS), repr(found), "save the model in one of these formats")
 
@@ -193,24 +202,3 @@ def _check_sparsity(found: object) -> None:
     form = sparsity.get("format", "dense")
     if form not in SPARSE_FORMATS:
         raise Refusal("sparsity_config.format", " or ".join(SPARSE_FORMATS), repr(form), "save the model as dense")
-
-
-def _check_transforms(found: object) -> None:
-    """Check transforms. Those multiplied into the weights need nothing; others would be missing at run time, and raise
-    Refusal.
-    """
-    if not found:
-        return
-    transforms = mapping_at("transform_config", found)
-    groups = mapping_at("transform_config.config_groups", transforms.get("config_groups") or {})
-    for name, scheme in groups.items():
-        where = f"transform_config.config_groups.{name}"
-        for step in mapping_at(where, scheme).get("apply") or ():
-            place = mapping_at(f"{where}.apply", step).get("location")
-            if place not in OFFLINE:
-                raise Refusal(
-                    f"{where}.apply.location",
-                    f"{' or '.join(OFFLINE)}, transforms that are part of the weights",
-                    place,
-                    "transforms of inputs, outputs or caches cannot be served; quantize the model without them",
-                )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WORD_BITS: Final = 32
 INPUTS: Final = ("input_scale", "input_zero_point", "input_global_scale")
-"""Tensors that are not read: inputs are rounded by their own maximum."""
+"""Tensors that are not read here: those of inputs are read by `RoundsInputs` alone."""
 
 
 def words(count: int, bits: int) -> int:

@@ -23,7 +23,7 @@ FORMS: Final = {"F8_E4M3": "fp8_e4m3", "F8_E5M2": "fp8_e5m2"}
 EXPONENTS: Final = ("U8", "F8_E8M0")
 """Types of scales that are powers of two."""
 UNREAD: Final = ("input_scale", "input_zero_point", "input_global_scale", "weight_zero_point", "weight_shape")
-"""Tensors that are not used: inputs are rounded by their own maximum, floats have no zero points, and the model knows
+"""Tensors that are not used: those of inputs are used by `RoundsInputs` alone, floats have no zero points, and the model knows
 their shape.
 """
 

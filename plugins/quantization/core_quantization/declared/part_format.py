@@ -6,14 +6,14 @@ Owns: the contents of a plan for each format. Never does: read a tensor. Torch-f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import msgspec
 
 from core.api.specs import Activation, PartPlan, Unsupported
 from core.plugin.hookspecs import LoadContext
-from core_quantization.declared.arguments import activation_for
+from core_quantization.declared.arguments import DECLARED, activation_for
 from core_quantization.declared.part import StoredPart
 from core_quantization.declared.stored import Wanted, problem
 
@@ -39,6 +39,10 @@ OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
     "nvfp4": ("int8", "bf16", "none"),
 }
 """Format → the precisions that its inputs may have, its default first."""
+UNREAD_INPUTS: Final = Unsupported(
+    f"--quantization-config.activation {DECLARED} is not served for checkpoints of this kind; leave it out"
+)
+"""The answer of layouts whose method reads no rounding of inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,16 @@ class Run:
         """Return the settings for an argument, on the device of a context."""
         return cls(activation, context.dtype, context.roundings)
 
+    @property
+    def declared(self) -> bool:
+        """Whether inputs are rounded as the checkpoint declares."""
+        return self.activation == DECLARED
+
+    @property
+    def of_matrices(self) -> Run:
+        """Return the settings of matrices alone: a declared rounding of inputs is a step before the product."""
+        return replace(self, activation="none") if self.declared else self
+
     def plan(
         self, part: StoredPart, reads: tuple[str, ...], form: str, key: str, nbytes: int, multiple: int
     ) -> PartPlan | Unsupported:
@@ -67,6 +81,8 @@ class Run:
         key: distinguishes weights of one format that cannot be fused.
         multiple: number of inputs that cannot be cut apart.
         """
+        if self.declared:
+            return UNREAD_INPUTS
         offered = OFFERED[form]
         activation = activation_for(self.activation, offered, self.dtype, self.roundings)
         if activation is None:
@@ -84,10 +100,12 @@ class Run:
             shard_multiple=multiple,
         )
 
-    def plan_plain(self, part: StoredPart, reads: tuple[str, ...]) -> PartPlan:
+    def plan_plain(self, part: StoredPart, reads: tuple[str, ...]) -> PartPlan | Unsupported:
         """Return the plan of a part that is unpacked to the run's own dtype. It fuses with plain neighbours. reads: see
         `plan`.
         """
+        if self.declared:
+            return UNREAD_INPUTS
         rows, inputs = part.shape
         activation: Activation = "bf16" if self.dtype == "bfloat16" else "none"
         nbytes = rows * inputs * ITEM_BYTES[self.dtype]

@@ -17,6 +17,10 @@ from core_quantization.declared.refusal import Refusal, known_keys, mapping_at, 
 BITS: Final = (2, 3, 4, 8)
 FORMATS: Final = {"gptq": True, "gptq_v2": False}
 """Checkpoint formats → whether their zero points are stored minus one."""
+TILES: Final = ("marlin", "marlin_24", "qqq")
+"""Checkpoint formats of symmetric integers in tiles, which the tensors of a module distinguish."""
+METHODS_OF_TILES: Final = {"marlin": "marlin", "gptq_marlin_24": "marlin_24", "qqq": "qqq"}
+"""Name of a method in a declaration → its format."""
 USED: Final = (
     "act_bits",
     "bits",
@@ -32,9 +36,11 @@ USED: Final = (
     "quant_method",
     "static_groups",
     "sym",
+    "wbits",
     "adapter",
     "rotation",
 )
+BITS_OF_TILES: Final = 4
 OVERRIDES: Final = ("bits", "desc_act", "group_size", "sym")
 """Keys that `dynamic` may change for some modules. Other keys there are neutral, as at the top."""
 
@@ -57,7 +63,7 @@ class Scheme:
     @classmethod
     def read(cls, where: str, found: Mapping[str, Any]) -> Self:
         """Return the scheme in a mapping. where: its place in the declaration, for messages. Raises Refusal."""
-        bits = whole_at(f"{where}bits", found.get("bits"))
+        bits = whole_at(f"{where}bits", found.get("bits", found.get("wbits")))
         if bits not in BITS:
             raise Refusal(f"{where}bits", "2, 3, 4 or 8", bits, "quantize the model again with one of these")
         group_size = whole_at(f"{where}group_size", found.get("group_size"))
@@ -73,11 +79,13 @@ class Declaration:
     scheme: scheme of all modules without an override.
     minus_one: whether zero points are stored minus one.
     overrides: patterns with their schemes, in order; None: these modules are plain.
+    tiles: format of integers in tiles; empty: there are none.
     """
 
     scheme: Scheme
     minus_one: bool
     overrides: tuple[tuple[re.Pattern[str], Scheme | None], ...] = ()
+    tiles: str = ""
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
@@ -85,13 +93,20 @@ class Declaration:
         known_keys("", found, USED, NEUTRAL_OF_TOOLS)
         _refuse_what_is_not_served(found)
         whole = dict(found)
+        tiles = _tiles(found)
+        if tiles:
+            whole.setdefault("bits", found.get("wbits", BITS_OF_TILES))
         whole["desc_act"] = bool(found.get("desc_act")) and not _static_groups(found)
         scheme = Scheme.read("", whole)
         overrides = []
         for sign, changes in mapping_at("dynamic", found.get("dynamic") or {}).items():
             overrides.append(_override(sign, changes, whole))
+        if tiles and not scheme.sym:
+            raise Refusal(
+                "sym", f"true for the format {tiles}", False, "serve the GPTQ checkpoint that it was made from"
+            )
         form = found.get("checkpoint_format") or found.get("format") or "gptq"
-        return cls(scheme, FORMATS[form], tuple(overrides))
+        return cls(scheme, FORMATS.get(form, True), tuple(overrides), tiles)
 
     def scheme_of(self, module: str) -> Scheme | None:
         """Return the scheme of a module; None: it is plain. module: its name in the checkpoint."""
@@ -108,10 +123,8 @@ def _refuse_what_is_not_served(found: Mapping[str, Any]) -> None:
             raise Refusal(key, str(wanted), found[key], "export the checkpoint again in the format llm_compressor")
     for key in ("checkpoint_format", "format"):
         form = found.get(key)
-        if form is not None and form not in FORMATS:
-            raise Refusal(key, " or ".join(FORMATS), form, again)
-    if found.get("is_marlin_format"):
-        raise Refusal("is_marlin_format", "false", True, again)
+        if form is not None and form not in (*FORMATS, *TILES):
+            raise Refusal(key, " or ".join((*FORMATS, *TILES)), form, again)
     pack_dtype = found.get("pack_dtype") or "int32"
     if str(pack_dtype).removeprefix("torch.") != "int32":
         raise Refusal("pack_dtype", "int32", pack_dtype, "pack the checkpoint again with int32")
@@ -119,6 +132,15 @@ def _refuse_what_is_not_served(found: Mapping[str, Any]) -> None:
         raise Refusal("rotation", "none", found["rotation"], "quantize the model again without it")
     if found.get("adapter"):
         raise Refusal("adapter", "none", "an adapter that corrects the weights", "quantize the model again without it")
+
+
+def _tiles(found: Mapping[str, Any]) -> str:
+    """Return the format of integers in tiles; empty: they lie in words."""
+    by_method = METHODS_OF_TILES.get(str(found.get("quant_method")).lower(), "")
+    named = found.get("checkpoint_format") or found.get("format") or by_method
+    if found.get("is_marlin_format") and named not in TILES:
+        return "marlin"
+    return str(named) if named in TILES else by_method
 
 
 def _static_groups(found: Mapping[str, Any]) -> bool:

@@ -14,10 +14,12 @@ from typing import Any, Final
 from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
+from core_quantization.declared.inputs import rounds_inputs
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import DeclaredMethod
 from core_quantization.declared.part import StoredPart
 from core_quantization.declared.part_format import Run
+from core_quantization.scaled.inputs import modelopt_inputs
 from core_quantization.scaled.method import BY_TENSORS, choose, scaled_layouts
 
 ALGORITHMS: Final = (
@@ -73,7 +75,9 @@ def modelopt_method(context: LoadContext, asked: str) -> DeclaredMethod:
     if isinstance(inner, Mapping):
         declaration.update(inner)
     _check(declaration)
-    layouts = scaled_layouts(Run.of(asked, context), BLOCK)
+    run = Run.of(asked, context)
+    layouts = scaled_layouts(run.of_matrices, BLOCK)
+    scheme_of = modelopt_inputs(declaration, str(declaration["quant_algo"]).upper()) if run.declared else None
 
     def served(part: StoredPart) -> Layout | Unsupported | None:
         if SMOOTHED in part.tensors:
@@ -81,7 +85,8 @@ def modelopt_method(context: LoadContext, asked: str) -> DeclaredMethod:
                 f"'{part.own_name}' has a tensor '{SMOOTHED}': its inputs are scaled before the product; export the model "
                 "without AWQ or SmoothQuant"
             )
-        return choose(part, layouts)
+        layout = choose(part, layouts)
+        return layout if scheme_of is None else rounds_inputs(layout, scheme_of(part), part)
 
     return DeclaredMethod(context.manifest, served)
 

@@ -22,11 +22,11 @@ class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The user's arguments of a method."""
 
     activation: Annotated[
-        Literal["auto", "none", "bf16", "int8", "int8_row", "fp8_row"],
+        Literal["auto", "none", "bf16", "int8", "int8_row", "fp8_row", "declared"],
         msgspec.Meta(
             description="Precision to which inputs of quantized layers are rounded; int8: integers with a scale for a row and "
             "group; int8_row: one for a row, of weights too, which is faster and less exact; fp8_row: 8-bit floats with a "
-            "scale for a row, for e4m3 weights; auto: the scheme's own, or none "
+            "scale for a row, for e4m3 weights; declared: as a packed checkpoint declares; auto: the scheme's own, or none "
             "when the dtype is not bfloat16."
         ),
     ] = "auto"
@@ -152,4 +152,5 @@ FP8 = OnlineManifest(SCHEMES["fp8"])
 NF4 = OnlineManifest(SCHEMES["nf4"])
 FP4 = OnlineManifest(SCHEMES["fp4"])
 MXFP4 = OnlineManifest(SCHEMES["mxfp4"])
+MXFP6 = OnlineManifest(SCHEMES["mxfp6"])
 NVFP4 = OnlineManifest(SCHEMES["nvfp4"])

@@ -83,7 +83,7 @@ class OnlineMethod:
         assert scheme is not None
         name = f"{spec.name}.weight"
         try:
-            return quantize(tensors[name], scheme.format)
+            return quantize(tensors[name], scheme.rounding)
         except ValueError as error:
             raise CheckpointError(f"Tensor '{name}' {error}; it cannot be quantized.") from error
 

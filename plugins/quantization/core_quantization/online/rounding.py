@@ -13,18 +13,20 @@ from torch import Tensor
 
 from core_runtime.weights.codebook import CODES
 from core_runtime.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, IntGroups, fuse
+from core_runtime.weights.input_rounding import NUMBERS, InputRounding, nearest
 
 ELEMENTS = 1 << 18  # elements rounded at a time, few enough to stay in a cache
 E4M3_LARGEST = 448.0
 E2M1_LARGEST = 6.0
 E8M0_BIAS = 127
 """Exponent bias: a scale byte of mxfp4 stands for 2^(byte - 127)."""
-BLOCKS = {"int8_groups": 32, "nf4": 64, "fp4": 64, "mxfp4": 32, "nvfp4": 16}
+BLOCKS = {"int8_groups": 32, "nf4": 64, "fp4": 64, "mxfp4": 32, "mxfp6": 32, "nvfp4": 16}
 
 
 def quantize(weight: Tensor, form: str) -> CanonicalWeight:
-    """Convert weight [N, K] of any float type to the canonical format `form`. Raises ValueError when a value is not
-    finite.
+    """Convert weight [N, K] of any float type to a canonical format. Raises ValueError when a value is not finite.
+
+    form: name of the format, or of one of its roundings.
     """
     num_rows, num_columns = weight.shape
     step = max(1, ELEMENTS // max(num_columns, 1))
@@ -159,6 +161,15 @@ def _at_power(blocks: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
     return index, error
 
 
+def _mxfp6(w: Tensor) -> FP8:
+    """Round to mxfp6 of type e2m3, whose numbers are numbers of e4m3 too. Scales are Quark's: powers of two by rule `even`."""
+    blocks = _in_blocks(w, "mxfp6")
+    how = InputRounding("fp6_e2m3", "even", BLOCKS["mxfp6"])
+    scale = how.scale_of(blocks.abs().amax(-1, keepdim=True))
+    values = nearest(blocks / scale, NUMBERS["fp6_e2m3"])
+    return FP8(values.flatten(1).to(torch.float8_e4m3fn), scale.squeeze(-1), BLOCKS["mxfp6"])
+
+
 def _nvfp4(w: Tensor) -> Codebook:
     """Round to nvfp4. A row's scale maps its largest magnitude to the largest block scale times the largest code."""
     blocks = _in_blocks(w, "nvfp4")
@@ -179,5 +190,6 @@ _ROUND = {
     "nf4": lambda w: _table(w, "nf4"),
     "fp4": lambda w: _table(w, "fp4"),
     "mxfp4": _mxfp4,
+    "mxfp6": _mxfp6,
     "nvfp4": _nvfp4,
 }

@@ -27,6 +27,7 @@ class Scheme:
     by_row: the form with one scale a row, for inputs that the block does not divide and for activations with one scale
         a row; None: the scheme has no other form.
     declared_as: further names of the scheme in checkpoints' declarations.
+    rounded_as: name of the rounding, where the format has several; empty: the format's name.
     """
 
     name: str
@@ -40,6 +41,12 @@ class Scheme:
     head: str = "int8"
     by_row: Scheme | None = None
     declared_as: tuple[str, ...] = ()
+    rounded_as: str = ""
+
+    @property
+    def rounding(self) -> str:
+        """Return the name of the rounding, see `core_quantization.online.rounding.quantize`."""
+        return self.rounded_as or self.format
 
     def form(self, inputs: int, activation: Activation) -> Scheme:
         """Return the scheme for a matrix with `inputs` inputs: itself, or its form with one scale a row."""
@@ -112,6 +119,16 @@ SCHEMES = {
             block=32,
             scale_bytes=1,
             activations=("int8", "bf16", "none"),
+        ),
+        Scheme(
+            name="mxfp6",
+            summary="6-bit floats (e2m3), a power of two for 32 inputs, held in 8 bits with float32 scales",
+            format="fp8_e4m3",
+            bits=8,
+            block=32,
+            scale_bytes=4,
+            activations=("bf16", "none"),
+            rounded_as="mxfp6",
         ),
         Scheme(
             name="nvfp4",

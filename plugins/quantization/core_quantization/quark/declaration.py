@@ -7,7 +7,7 @@ a tensor. Torch-free. Called by: the manifest, the choice of layouts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -33,10 +33,9 @@ NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
         "version": "of the tool",
     }
 )
-LAYER_USED: Final = ("weight",)
+LAYER_USED: Final = ("weight", "input_tensors")
 LAYER_NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "input_tensors": "inputs are rounded by their own size, to what the argument `activation` says",
         "output_tensors": "outputs are not rounded; those of keys and values have scales of the cache",
         "bias": "biases are plain tensors",
         "target_device": "of the tool",
@@ -98,11 +97,13 @@ class Numbers:
     dtype: type in Quark's notation.
     shares: what shares a scale.
     zeros: whether there are zero points.
+    inputs: what the declaration says about inputs, read where the argument `activation` is `declared`.
     """
 
     dtype: str
     shares: Shares
     zeros: bool = False
+    inputs: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,8 @@ def _layer(where: str, found: object) -> Numbers | None:
     if isinstance(weight, list):
         hint = "quantize the model again with one scheme for weights"
         raise Refusal(f"{where}.weight", "one scheme", f"{len(weight)} of them", hint)
-    return _numbers(f"{where}.weight", mapping_at(f"{where}.weight", weight))
+    numbers = _numbers(f"{where}.weight", mapping_at(f"{where}.weight", weight))
+    return replace(numbers, inputs=layer.get("input_tensors"))
 
 
 def _numbers(where: str, weight: Mapping[str, Any]) -> Numbers:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 from core.api.specs import PartPlan, Unsupported
 from core_quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
 from core_quantization.declared.floats6 import DeclaredFloat6
+from core_quantization.declared.inputs import InputScheme, none_declared, rounds_inputs
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import PLAIN
 from core_quantization.declared.part import StoredPart
 from core_quantization.declared.part_format import Integers, Run, planned
 from core_quantization.declared.stored import FLOATS, Wanted
 from core_quantization.quark.declaration import FLOAT4, FLOATS6, INTEGERS, Declaration, Numbers
+from core_quantization.quark.inputs import input_scheme
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +31,7 @@ WORD: Final = 8
 """Number of 4-bit integers in a word."""
 INTERLEAVED: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 UNREAD: Final = ("input_scale", "input_zero_point")
-"""Tensors that are not used: inputs are rounded by their own maximum."""
+"""Tensors that are not used here: those of inputs are used by `RoundsInputs` alone."""
 
 
 class Choice:
@@ -37,11 +39,17 @@ class Choice:
 
     declaration: the checkpoint's declaration.
     run: settings of all packed layers.
+    Raises Refusal for inputs that cannot be rounded as declared, UserError where none are.
     """
 
     def __init__(self, declaration: Declaration, run: Run) -> None:
         self._declaration = declaration
-        self._run = run
+        self._run = run.of_matrices
+        self._declared = run.declared
+        given = (declaration.linear, *(numbers for _, numbers in declaration.layers))
+        schemes = [self._scheme(numbers) for numbers in given if numbers is not None]
+        if run.declared and not any(schemes):
+            raise none_declared("quark")
 
     def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
         """Choose a layout, see `Choose` of the method."""
@@ -57,6 +65,14 @@ class Choice:
         numbers = self._declaration.numbers_of(part.own_name)
         if numbers is None:
             return Unsupported(f"module '{part.own_name}' is packed, but its declaration gives its weights no scheme")
+        return rounds_inputs(self._layout(numbers), self._scheme(numbers), part)
+
+    def _scheme(self, numbers: Numbers) -> InputScheme | None:
+        """Return the rounding of inputs, where it is asked for. Raises Refusal."""
+        return input_scheme("input_tensors", numbers.inputs) if self._declared else None
+
+    def _layout(self, numbers: Numbers) -> Layout:
+        """Return the layout of matrices of a scheme."""
         if numbers.dtype in INTEGERS:
             return IntegerLayout(numbers, self._run, self._declaration.reordered)
         if numbers.dtype == FLOAT4:

@@ -10,7 +10,7 @@ mxfp4: `weight_blocks` uint8 [N, K / 32, 16] and `weight_scales` uint8 [N, K / 3
 nvfp4: `weight` or `weight_packed` uint8 [N, K / 2], `weight_scale` float8 [N, K / 16] or [N, K / 32], and a scale of the
        tensor: one that multiplies, `weight_scale_2`, or one that divides, `weight_global_scale`.
 
-`input_scale`, a calibrated scale of inputs, is planned as read but not used: inputs are rounded by their own maximum.
+`input_scale`, a calibrated scale of inputs, is planned as read; `RoundsInputs` uses it where inputs are rounded as declared.
 """
 
 from __future__ import annotations

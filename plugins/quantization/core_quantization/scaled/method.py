@@ -14,20 +14,22 @@ from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_quantization.declared.floats import EXPONENTS, FORMS, DeclaredFloat8
+from core_quantization.declared.inputs import rounds_inputs
 from core_quantization.declared.layout import Layout
 from core_quantization.declared.method import PLAIN, DeclaredMethod
 from core_quantization.declared.part import StoredPart
 from core_quantization.declared.part_format import Run
 from core_quantization.declared.shares import Shares
+from core_quantization.scaled.inputs import declared_inputs
 from core_quantization.scaled.layouts import MX_BLOCK, Float4, Float8, Int8
 
 BY_TENSORS: Final = "the type of each tensor says whether it is packed"
-BY_SIZE: Final = "inputs are rounded by their own sizes"
+OF_INPUTS: Final = "it is about inputs, and read where the argument `activation` is `declared`"
 NEUTRAL: Final = {
     "quant_method": "it chose the method",
-    "activation_scheme": BY_SIZE,
-    "activation_scale_ub": BY_SIZE,
-    "act_per_channel": BY_SIZE,
+    "activation_scheme": OF_INPUTS,
+    "activation_scale_ub": OF_INPUTS,
+    "act_per_channel": OF_INPUTS,
     "dequantize": "it tells other programs to unpack",
     "ignored_layers": BY_TENSORS,
     "kv_cache_scheme": "scales of the KV cache are found by their names",
@@ -58,8 +60,12 @@ def scaled_method(context: LoadContext, asked: str) -> DeclaredMethod:
     declaration = context.facts.declaration
     method = str(context.facts.quantization)
     block = _read_keys(declaration, method)
-    layouts = scaled_layouts(Run.of(asked, context), block)
-    return DeclaredMethod(context.manifest, lambda part: choose(part, layouts))
+    run = Run.of(asked, context)
+    layouts = scaled_layouts(run.of_matrices, block)
+    if not run.declared:
+        return DeclaredMethod(context.manifest, lambda part: choose(part, layouts))
+    scheme_of = declared_inputs(declaration, method, block)
+    return DeclaredMethod(context.manifest, lambda part: rounds_inputs(choose(part, layouts), scheme_of(part), part))
 
 
 def scaled_layouts(run: Run, block: tuple[int, int] | None) -> dict[str, Layout]:

@@ -59,7 +59,10 @@ class ModuleLoading:
         matrices: dict[str, Pending[LinearKernel]] = {}
         for part in spec.linears():
             matrices[part.name] = pending_matrix(self._packing, part)
-        owners = {name: one for one in matrices.values() for name in one.missing}
+        owners: dict[str, list[Pending[LinearKernel]]] = {}  # several matrices may share a tensor, such as a rotation
+        for one in matrices.values():
+            for name in one.missing:
+                owners.setdefault(name, []).append(one)
         self._check_names(owners)
         self._read(loader, owners, progress=progress)
         for part in spec.linears():
@@ -101,7 +104,7 @@ class ModuleLoading:
                 "belong together."
             )
 
-    def _read(self, loader: Loader, owners: Mapping[str, Pending[LinearKernel]], *, progress: bool) -> None:
+    def _read(self, loader: Loader, owners: Mapping[str, list[Pending[LinearKernel]]], *, progress: bool) -> None:
         gathered = self._names.gathered
         wanted = [name for name in self._manifest.tensors if name in owners or name in self._spec.tensors]
         wanted += gathered
@@ -121,7 +124,7 @@ class ModuleLoading:
                     f"{self._manifest.ref} leaves '{name}' of a {self._spec.family} model of transformers without values."
                 )
 
-    def _gather(self, name: str, tensor: Tensor, owners: Mapping[str, Pending[LinearKernel]]) -> None:
+    def _gather(self, name: str, tensor: Tensor, owners: Mapping[str, list[Pending[LinearKernel]]]) -> None:
         """Keep one of several gathered tensors. The last one to arrive triggers their conversion."""
         target = self._names.gathered[name]
         parts = self._gathered.setdefault(target, {})
@@ -133,11 +136,12 @@ class ModuleLoading:
         for own, made in self._names.convert(target, self._gathered.pop(target)).items():
             self._take(own, made, owners)
 
-    def _take(self, name: str, tensor: Tensor, owners: Mapping[str, Pending[LinearKernel]]) -> None:
+    def _take(self, name: str, tensor: Tensor, owners: Mapping[str, list[Pending[LinearKernel]]]) -> None:
         """Pass a tensor of the model to the kernel that waits for it, or store it in its module."""
         waiting = owners.get(name)
         if waiting is not None:
-            waiting.arrive(name, tensor)
+            for one in waiting:
+                one.arrive(name, tensor)
             return
         shape = self._spec.tensors.get(name)
         if shape is None or tuple(tensor.shape) != shape:

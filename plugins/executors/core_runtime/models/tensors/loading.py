@@ -188,7 +188,10 @@ class WeightLoading:
         self, loader: Loader, pending: list[Pending[Any]], names: set[str], *, progress: bool
     ) -> dict[str, Tensor]:
         """Pass each matrix to the part that waits for it. Returns the other tensors, in float32."""
-        owners = {name: one for one in pending for name in one.missing}
+        owners: dict[str, list[Pending[Any]]] = {}  # several parts may share one, such as a rotation
+        for one in pending:
+            for name in one.missing:
+                owners.setdefault(name, []).append(one)
         reads = [*owners, *sorted(names)]
         vectors: dict[str, Tensor] = {}
         keeps = keeps_tensors(loader)
@@ -200,7 +203,8 @@ class WeightLoading:
                     # A copy, because the loader may reuse the memory of the tensor.
                     vectors[name] = tensor.to(torch.float32, copy=True)
                 else:
-                    owners[name].arrive(name, tensor, keeps=keeps)
+                    for one in owners[name]:
+                        one.arrive(name, tensor, keeps=keeps)
                 bar.update(tensor.nbytes)
             if prepared is not None:
                 prepared.finish(bar.update)

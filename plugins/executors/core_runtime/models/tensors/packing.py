@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from core.api.errors import CheckpointError, PluginError
+from core.api.errors import CheckpointError, PluginError, UserError
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
 from core_runtime.contracts import HeadsKernel, LinearKernel, PacksParts, QuantizationMethod, StoresRows
 from core_runtime.layers.heads import LinearHeads
@@ -31,6 +31,7 @@ from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.weights.experts import Experts
 from core_runtime.weights.formats import CanonicalWeight, Dense, StoredRows, can_fuse, fuse
+from core_runtime.weights.prepared_inputs import PreparedInputs
 from core_runtime.weights.stored_rows import plain_rows
 
 Tensors = Mapping[str, Tensor]
@@ -256,7 +257,9 @@ class Packing:
             else:
                 groups.append([packed])
             before = key
-        kernels = [self._kernel(parts, group, tensors, orders) for group in groups]
+        # Weights with steps before the product are not saved, so neither are the others of their layer.
+        recorded = not any(isinstance(packed.weight, PreparedInputs) for group in groups for packed in group)
+        kernels = [self._kernel(parts, group, tensors, orders, recorded=recorded) for group in groups]
         if not self._share.sums(parts[0]):
             return Linear(kernels)
         bias = self.bias(parts, tensors, orders)
@@ -272,6 +275,11 @@ class Packing:
         Its rows belong to (head, key then value). A packed one is unpacked here: one of its halves multiplies along N.
         """
         weight = self.pack(part, tensors).weight
+        if isinstance(weight, PreparedInputs):
+            raise UserError(
+                f"{part.name} is multiplied as a part of attention, so its inputs cannot be changed as the checkpoint "
+                "declares; leave --quantization-config.activation out, or choose a checkpoint without transforms."
+            )
         plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
         moved = plain.to(self.device, DTYPES[self._dtype])
         heads = moved.unflatten(0, (mixer.num_heads, -1))
@@ -300,9 +308,15 @@ class Packing:
         return tensor.to(self.device, self.activation_dtype)
 
     def _kernel(
-        self, parts: Sequence[LayerSpec], group: Sequence[Packed], tensors: Tensors, orders: Orders
+        self,
+        parts: Sequence[LayerSpec],
+        group: Sequence[Packed],
+        tensors: Tensors,
+        orders: Orders,
+        *,
+        recorded: bool = True,
     ) -> LinearKernel:
-        """Return the kernel of one group of the layer that is made of `parts`."""
+        """Return the kernel of one group of the layer that is made of `parts`. recorded: whether the recorder is told."""
         weights = [packed.weight for packed in group]
         first = group[0]
         # The bias of a sum over ranks is added once, after it.
@@ -313,7 +327,8 @@ class Packing:
         if self._share.sums(first.part) and not self._is_tree(moved, first.activation):
             self.unordered.add(first.part.name)
         kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self.room, segments=segments)
-        self._record(parts, kernel, moved, first.activation, bias, segments)
+        if recorded:
+            self._record(parts, kernel, moved, first.activation, bias, segments)
         return kernel
 
     def _record(

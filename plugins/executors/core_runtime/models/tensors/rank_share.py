@@ -18,6 +18,7 @@ from core.api.specs import Activation, LayerSpec, RowOrder
 from core_runtime.models.tensors.row_order import row_order
 from core_runtime.specs.model_part import Part
 from core_runtime.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel
+from core_runtime.weights.prepared_inputs import PreparedInputs
 
 SEGMENTS: Final = 8
 """Segments of the inputs of a layer that ranks may divide. Each segment has a sum of its own, independent of the number
@@ -48,6 +49,7 @@ class RankShare:
 
     def is_tree(self, weight: CanonicalWeight, activation: Activation) -> bool:
         """Whether segments of a divided layer are subtrees of the sum of a rank that has all inputs."""
+        weight = weight.weight if isinstance(weight, PreparedInputs) else weight
         inputs = weight.shape[1]
         # A scale of all inputs of a row, or of a whole row of the weight, is that of this rank's inputs alone.
         by_row = activation in ("int8_row", "fp8_row") or isinstance(weight, Int8Channel)
