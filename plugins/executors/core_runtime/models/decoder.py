@@ -30,6 +30,7 @@ from core_runtime.models.halves import Half, halves_of
 from core_runtime.models.head import Head
 from core_runtime.models.layer_inputs import LayerInputsStep
 from core_runtime.models.mixers import Mixer
+from core_runtime.models.mixers.index import reserve_chosen
 from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
 from core_runtime.models.step_views import StepViews
@@ -120,6 +121,7 @@ class Decoder:
         workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
         workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
+        reserve_chosen(workspace, max_tokens, spec.chosen_keys())
         norms = [block.norms for block in weights.blocks]
         self._halves = halves_of(spec, kernels, norms)
         self._late = _behind_late_experts(spec)

@@ -84,6 +84,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     latent_scales: factors of the normalized latents of queries and of keys, in latent attention.
     lends, borrows: name under which a block keeps its keys and values of a step, before their norms, for later blocks, and
         under which such a block finds them. It has no projections of its own for them, but stores them on its own.
+    index_pairs: whether the rotating numbers of an index's queries and keys are neighbouring pairs in the checkpoint.
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
     """
 
@@ -102,6 +103,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     latent_scales: tuple[float, float] = (1.0, 1.0)
     lends: str = ""
     borrows: str = ""
+    index_pairs: bool = False
     slopes: tuple[float, ...] = ()
 
     @property

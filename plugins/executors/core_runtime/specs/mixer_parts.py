@@ -15,6 +15,8 @@ from core.api.specs import AttentionSpec, Groups, LatentSpec, LayerSpec, RotaryP
 from core_runtime.specs.block_spec import HeadNormSpec, HeadsSpec, NormSpec
 from core_runtime.specs.local_state import state_sections
 
+INDEX_NORM: Final = NormSpec(kind="layer", eps=1e-6, bias=True)
+"""Norm of an index's keys."""
 LATENT_NORM: Final = NormSpec(eps=1e-6)
 """Norm of the latents of queries and keys; all other norms use the configuration's epsilon."""
 
@@ -224,7 +226,24 @@ def latent_parts(
     if interleaved:
         orders[queries.name] = (RotaryPairs(head, a.head_size_nope, a.rope_size),)
         orders[keys.name] = (RotaryPairs(kv, a.rank, a.rope_size),)
-    return MixerParts(linears, norms, buffers, up, (to_latent, from_latent), orders)
+    parts = MixerParts(linears, norms, buffers, up, (to_latent, from_latent), orders)
+    return parts if not a.index_size else merged((parts, _index_parts(a, f"{prefix}.indexer", width, heads)))
+
+
+def _index_parts(a: LatentSpec, prefix: str, width: int, heads: HeadsSpec) -> MixerParts:
+    """Return the parts of an index: queries of the queries' latent, keys and weights of the hidden state, the norm of keys."""
+    assert a.index is not None and a.q_rank is not None, "an index reads the latent of queries"
+    size, queries = a.index.head_size, a.index.num_heads * a.index.head_size
+    q = LayerSpec(f"{prefix}.wq_b", "linear", (queries, a.q_rank))
+    k = LayerSpec(f"{prefix}.wk", "linear", (size, width))
+    weights = LayerSpec(f"{prefix}.weights_proj", "linear", (a.index.num_heads, width))
+    norm = NormTensor(f"{prefix}.k_norm", (size,), INDEX_NORM)
+    orders: dict[str, tuple[RowOrder, ...]] = {}
+    if heads.index_pairs:
+        orders = dict.fromkeys((q.name, k.name, norm.name), (RotaryPairs(size, 0, a.rope_size),))
+    linears = {"index_q": (q,), "index_k": (k,), "index_weights": (weights,)}
+    buffers = {"index_q": queries, "index_k": size, "index_weights": a.index.num_heads}
+    return MixerParts(linears, {"index_k": norm}, buffers, orders=orders)
 
 
 def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:

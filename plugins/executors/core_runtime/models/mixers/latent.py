@@ -18,6 +18,7 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace, by_heads
 from core_runtime.models.mixers.cached import KeyedMixer
+from core_runtime.models.mixers.index import Index
 from core_runtime.models.mixers.temperature import temperatures
 from core_runtime.models.norm import Norm
 from core_runtime.specs.block_spec import TemperatureSpec
@@ -88,6 +89,7 @@ class LatentMixer(KeyedMixer):
     to_latent: projection of each head, from Dn to R numbers.
     from_latent: projection of each head, from R to Dv numbers.
     temperature: scaling of the queries by their position, or None.
+    index: choice of the keys that a query reads; None: it reads all.
 
     adapters: adapters of the up-projection; None: the engine has none.
 
@@ -102,6 +104,7 @@ class LatentMixer(KeyedMixer):
         heads: tuple[HeadsKernel, HeadsKernel],
         norms: Mapping[str, Norm],
         temperature: TemperatureSpec | None = None,
+        index: Index | None = None,
     ) -> None:
         super().__init__(spec)
         self.spec = spec
@@ -116,6 +119,8 @@ class LatentMixer(KeyedMixer):
         self.nbytes += self.to_latent.nbytes + self.from_latent.nbytes
         if self.q_b is not None:
             self.nbytes += self.q_b.nbytes
+        self.index = index
+        self.nbytes += 0 if index is None else index.nbytes
         self._temperature = temperature
         self.tables: tuple[Tensor, Tensor] | None = None
         self.adapters: AbsorbedAdapters | None = None
@@ -123,7 +128,7 @@ class LatentMixer(KeyedMixer):
     @property
     def is_plain(self) -> bool:
         """Whether the mixer consists of kernels and the backend alone."""
-        return self._temperature is None
+        return self._temperature is None and self.index is None
 
     @property
     def linears(self) -> list[LinearKernel | HeadsKernel]:
@@ -133,12 +138,16 @@ class LatentMixer(KeyedMixer):
             found += self.q_b.kernels
         found += (self.to_latent, self.from_latent)
         found += self.o.kernels
+        if self.index is not None:
+            found += self.index.linears
         return found
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Bind the step's buffers and the (cos, sin) of the rotary embedding; None: no rotary embedding."""
         self.tables = tables
         self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
+        if self.index is not None:
+            self.index.attach(workspace, tables)
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= attention of x [T, H] at positions int64 [T]. metadata: the backend's metadata of this
@@ -157,12 +166,18 @@ class LatentMixer(KeyedMixer):
         if self._temperature is not None:
             views.q.mul_(temperatures(self._temperature, positions).squeeze(-1).to(views.q.dtype))
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
+        if self.index is not None:
+            self.index(x, views.q_a, positions, self.backend, self.handle, metadata)
         if self.adapters is not None and self.adapters.active:
             self.adapters.scale_queries(views.q_nope)
         self.to_latent(views.q_nope, views.q_latent)
         if self.adapters is not None and self.adapters.active:
             self.adapters.to_latent(views.q_nope, views.q_latent)
-        self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
+        if self.index is None:
+            self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
+        else:
+            chosen = self.index.chosen(x.shape[0])
+            self.backend.forward_chosen(self.handle, views.q_latent, views.q_pe, chosen, metadata, views.latents)
         self.from_latent(views.latents, views.heads)
         if self.adapters is not None and self.adapters.active:
             self.adapters.from_latent(views.latents, views.heads)
