@@ -13,7 +13,8 @@ TEMPERED = {
     **LATENT_YARN, "mscale_all_dim": 0.8, "llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8,
 }  # fmt: skip
 
-CHOSEN: Changes = {"index_topk": 5, "index_n_heads": 3, "index_head_dim": 24}
+CHOSEN: Changes = {"index_topk": 5, "index_n_heads": 12, "index_head_dim": 24}
+"""With few heads, several keys may have the score 0, among which transformers' choice is any."""
 
 MIXTURES: dict[str, dict[str, Changes]] = {
     "mixtral": {"plain": {}},
