@@ -9,7 +9,9 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV2Config,
     DeepseekV3Config,
+    DeepseekV32Config,
     Gemma3TextConfig,
+    GlmMoeDsaConfig,
     Lfm2Config,
     LlamaConfig,
     MixtralConfig,
@@ -31,6 +33,8 @@ LATENT = {
     "moe_intermediate_size": 48, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
     "first_k_dense_replace": 1, "n_group": 3, "topk_group": 2,
 }  # fmt: skip
+INDEXED = {**LATENT, "q_lora_rank": 40, "index_topk": 12, "index_n_heads": 12, "index_head_dim": 24}
+REUSED = {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]}
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -63,6 +67,10 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
         config = DeepseekV2Config(**{**shape, **LATENT, "q_lora_rank": None, **changes})
     elif family == "deepseek_v3":
         config = DeepseekV3Config(**{**shape, **LATENT, "q_lora_rank": 40, **changes})
+    elif family == "deepseek_v32":
+        config = DeepseekV32Config(**{**shape, **INDEXED, **changes})
+    elif family == "glm_moe_dsa":
+        config = GlmMoeDsaConfig(**{**shape, **INDEXED, **REUSED, **changes})
     else:
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         config = Gemma3TextConfig(**shape, head_dim=16, sliding_window=24, query_pre_attn_scalar=16, layer_types=kinds)
