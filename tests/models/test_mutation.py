@@ -14,8 +14,6 @@ QUICK = ("llama",)
 KNOWN: dict[tuple[str, str], str] = {
     ("kimi_linear", "n_group"): "the file has it as num_expert_group, too",
     ("kimi_linear", "norm_topk_prob"): "the file has it as moe_renormalize, too",
-    ("deepseek_v32", "index_topk"): "it limits the length instead",
-    ("glm_moe_dsa", "index_topk"): "it limits the length instead",
 }
 """Changes in which we differ on purpose, and why."""
 
