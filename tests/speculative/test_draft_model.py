@@ -141,9 +141,9 @@ def test_sequences_beyond_the_draft_s_length_go_on_without(tiny_llama: Path, exp
 
 def test_a_draft_is_quantized_as_it_was_told(tiny_llama: Path, expected: Bits) -> None:
     """The same weights in 4 bits guess all that a model in 4 bits says, and not all that the model itself says."""
-    rounded, _ = run(tiny_llama, quantization="nf4")
-    for target, wanted in ((None, expected), ("nf4", rounded)):
-        for draft in (None, "nf4"):
+    rounded, _ = run(tiny_llama, quantization="mxfp4")
+    for target, wanted in ((None, expected), ("mxfp4", rounded)):
+        for draft in (None, "mxfp4"):
             bits, stats = run(tiny_llama, quantization=target, **drafting(tiny_llama, quantization=draft))
             assert bits == wanted
             assert (stats.spec_num_accepted_tokens == stats.spec_num_draft_tokens) == (target == draft)
