@@ -16,6 +16,7 @@ from transformers import (
     LlamaConfig,
     MixtralConfig,
     PretrainedConfig,
+    PreTrainedModel,
     Qwen3MoeConfig,
 )
 
@@ -79,7 +80,11 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
 
 def save_model(directory: Path, config: PretrainedConfig) -> Path:
     """Write a checkpoint of this configuration, drawn from torch's generator as it is, and return its directory."""
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return write_model(directory, AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+
+
+def write_model(directory: Path, model: PreTrainedModel) -> Path:
+    """Write a checkpoint of a new model whose weights are made larger, and return its directory."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from loaders.test_mistral_loader import NAMES, changed, params_of
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Mistral4Config
+from transformers import Mistral4Config, Mistral4ForCausalLM
 
 from core import LLM, SamplingParams
 from core.api.errors import CheckpointError
 from core_loaders.mistral.loader import MistralLoader
 from core_loaders.safetensors.loader import SafetensorsLoader
 from core_runtime.models.families import decoder_spec
-from tests.tiny_models import SHAPE, save_model
+from tests.tiny_models import SHAPE, write_model
 
 LATENT_NAMES = (
     (r"model\.(layers\.\d+)\.self_attn\.q_a_proj", r"\1.attention.wq_a"),
@@ -58,7 +58,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         n_shared_experts=1, n_group=3, topk_group=2, first_k_dense_replace=1, routed_scaling_factor=1.7, rope_parameters=rope,
     )  # fmt: skip
     torch.manual_seed(3)
-    source = save_model(folder / "hf", config)
+    source = write_model(folder / "hf", Mistral4ForCausalLM(config))
     parts: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(source / "model.safetensors").items():
         found = re.fullmatch(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)", name)
@@ -89,7 +89,7 @@ def test_a_model_with_latent_attention_has_the_text_of_transformers(large: tuple
     source, own = large
     ours, theirs = MistralLoader().resolve(str(own)), SafetensorsLoader().resolve(str(source))
     assert decoder_spec(ours.config) == decoder_spec(theirs.config)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model = Mistral4ForCausalLM.from_pretrained(source, dtype=torch.float32)
     model.generation_config.eos_token_id = None
     ids = list(range(5, 40))
     with torch.inference_mode():

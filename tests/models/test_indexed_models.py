@@ -1,10 +1,12 @@
 """Latent attention with an index, through the whole engine: transformers' tokens where the index chooses among keys, and the
 same bits whatever happens around a request."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
@@ -130,6 +132,48 @@ def plainest(checkpoints: dict[str, Path], numerics: str) -> list:
 @pytest.mark.parametrize("way", WAYS)
 def test_bits_are_equal(checkpoints, numerics, plainest, way) -> None:
     assert sampled(checkpoints["glm_moe_dsa"], numerics=numerics, **WAYS[way]) == plainest
+
+
+TREE = {"num_speculative_tokens": 4, "speculative_token_tree": "[(0,),(1,),(0,0),(0,1)]"}
+
+
+def test_a_tree_of_drafts_changes_no_bit(checkpoints, plainest, numerics) -> None:
+    """Drafts of the model itself: each reads the keys of its own branch, and accepted ones take theirs along."""
+    path = checkpoints["glm_moe_dsa"]
+    drafts = {"method": "draft_model", "model": str(path), "adaptive": False, **TREE}
+    assert sampled(path, numerics=numerics, speculative_config=drafts) == plainest
+
+
+@pytest.mark.parametrize(
+    "layout", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["ranks", "stages"]
+)
+def test_two_processes_have_the_bits_of_one(checkpoints, layout) -> None:
+    path = checkpoints["glm_moe_dsa"]
+    assert sampled(path, **layout) == sampled(path, alone=True)
+
+
+def test_keys_are_not_divided_by_positions(checkpoints) -> None:
+    given = {"model": str(checkpoints["deepseek_v32"]), **ROOM, "tensor_parallel_size": 2}
+    with pytest.raises(CoreError, match="decode-context-parallel-size 2: layers of the model choose keys by an index"):
+        resolve({**given, "decode_context_parallel_size": 2}, context="llm", environ={})
+
+
+def test_drafts_of_the_models_own_layer_change_no_bit(tmp_path) -> None:
+    """The layer that drafts has an index, and keys of it in the cache, of its own."""
+    path = save_checkpoint(tmp_path / "model", "deepseek_v32", num_hidden_layers=4)
+    config = json.loads((path / "config.json").read_text())
+    size = config["hidden_size"]
+    config |= {"num_hidden_layers": 3, "num_nextn_predict_layers": 1}
+    config |= {kinds: config[kinds][:3] for kinds in ("layer_types", "mlp_layer_types") if config.get(kinds)}
+    (path / "config.json").write_text(json.dumps(config))
+    tensors = load_file(path / "model.safetensors")
+    tensors |= {f"model.layers.3.{name}.weight": torch.ones(size) for name in ("enorm", "hnorm", "shared_head.norm")}
+    tensors["model.layers.3.eh_proj.weight"] = 0.1 * torch.randn(size, 2 * size)
+    save_file(tensors, path / "model.safetensors")
+    plain = sampled(path, alone=True)
+    drafts = {"method": "mtp", "num_speculative_tokens": 2}
+    for settings in ({}, {"num_gpu_blocks_override": 14, "rounds": 2}, {"max_num_batched_tokens": 9}):
+        assert sampled(path, speculative_config=drafts, **settings) == plain
 
 
 @pytest.mark.parametrize("kind, keys", [("deepseek_v32", 3), ("glm_moe_dsa", 2)])
