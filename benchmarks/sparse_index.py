@@ -16,6 +16,7 @@ import torch
 
 from core.api.specs import IndexSpec, LatentSpec
 from core_attention.cpu_paged.backend import CpuPagedAttention
+from core_attention.cpu_paged.latent import LatentLayer
 from core_runtime.contracts import BatchView
 
 BLOCK = 64
@@ -47,6 +48,7 @@ def steps_of(spec: LatentSpec, batch: int, tokens: int) -> tuple[Callable[[], No
     view = view_of(batch, tokens)
     numbers = torch.randn(batch * view.block_table.shape[1], size // 2, dtype=torch.bfloat16)
     layer = backend.bind(spec, BLOCK, "bfloat16", numbers.view(torch.uint8))
+    assert isinstance(layer, LatentLayer)
     metadata = backend.build(view)
     q, q_pe = torch.randn(batch, spec.num_heads, spec.rank), torch.randn(batch, spec.num_heads, spec.rope_size)
     queries, weights = torch.randn(batch, index.num_heads, index.head_size), torch.randn(batch, index.num_heads)

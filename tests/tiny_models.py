@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    AXK2Config,
     DeepseekV2Config,
     DeepseekV3Config,
     DeepseekV32Config,
@@ -70,6 +71,8 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
         config = DeepseekV3Config(**{**shape, **LATENT, "q_lora_rank": 40, **changes})
     elif family == "deepseek_v32":
         config = DeepseekV32Config(**{**shape, **INDEXED, **changes})
+    elif family == "axk2":
+        config = AXK2Config(**{**shape, **INDEXED, "gated_norm_rank": 6, **changes})
     elif family == "glm_moe_dsa":
         config = GlmMoeDsaConfig(**{**shape, **INDEXED, **REUSED, **changes})
     else:

@@ -29,6 +29,7 @@ NAMED = ("aria", "aya_vision", "chatglm", "cohere2_vision", "cohere_compass", "p
 `tests/media` compares."""
 MORE_TOKENS = (
     ("gemma4_text", "inputs of layers"), ("gemma4_text", "experts"), ("deepseek_v32", "few keys"), ("glm_moe_dsa", "shared"),
+    ("axk2", "few keys"),
 )  # fmt: skip
 """Variants whose tokens are compared beside those of an architecture's first one: they are computed otherwise."""
 QUICK = ("llama", "gemma3_text", "deepseek_v3", "lfm2")

@@ -44,7 +44,11 @@ MIXTURES: dict[str, dict[str, Changes]] = {
     },
     "glm4_moe_lite": {"plain": {"mlp_layer_types": SPARSE}},
     "axk1": {"plain": {}},
-    "axk2": {"plain": {}},
+    "axk2": {
+        "plain": {"gated_norm_rank": 6},
+        "few keys": {**CHOSEN, "gated_norm_rank": 6},
+        "no groups": {**CHOSEN, "gated_norm_rank": 6, "n_group": None, "topk_group": None},
+    },
     "longcat_flash": {
         "plain": {
             "num_layers": 2,

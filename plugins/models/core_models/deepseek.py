@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
-from core_models.index import INDEX_NEUTRAL, index_weights, indexed, sometimes_indexed
+from core_models.index import (
+    INDEX_NEUTRAL,
+    gated_and_indexed,
+    gated_index_weights,
+    index_weights,
+    indexed,
+    sometimes_indexed,
+)
 from core_models.llama import YARN_OF_MINISTRAL3
 from core_runtime.models.configuration import configuration
 from core_runtime.models.families.experts import groups_of
@@ -128,6 +135,24 @@ ROWS = (
         routing="corrected_sigmoid",
         weights=modules(("post_mlp_layernorm", "post_feedforward_layernorm")),
         block=normed_experts,
+    ),
+    Family(
+        name="axk2",
+        model_types=("axk2",),
+        architectures=("AXK2ForCausalLM",),
+        defaults={"first_k_dense_replace": 1},
+        neutral={
+            **LATENT_NEUTRAL,
+            **CORRECTED_NEUTRAL,
+            **INDEX_NEUTRAL,
+            "indexer_rope_interleave = false": "the only way",
+        },
+        latent=True,
+        heads=HeadsSpec(latent_gate=True),
+        expert_names=EXPERTS,
+        routing="corrected_sigmoid",
+        block=gated_and_indexed,
+        weights=gated_index_weights,
     ),
     Family(
         name="glm4_moe_lite",

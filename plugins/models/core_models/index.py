@@ -13,7 +13,7 @@ import msgspec
 
 from core.api.specs import IndexSpec, LatentSpec
 from core_runtime.models.configuration import Configuration, configuration
-from core_runtime.models.weight_rules import Ignored, WeightRule
+from core_runtime.models.weight_rules import Ignored, WeightRule, modules
 from core_runtime.specs.block_spec import BlockSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
@@ -44,6 +44,28 @@ def index_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[Weig
     """Return a rule for the tensors of an index in a model without one."""
     has_index = any(isinstance(mixer, LatentSpec) and mixer.index is not None for mixer in spec.mixers)
     return () if has_index else (Ignored(r"model\.layers\.\d+\.self_attn\.indexer\..*", ALL_CHOSEN),)
+
+
+def gated_and_indexed(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
+    """Return the block with an index, and with gates of the norms before attention and experts (A.X K2)."""
+    config = configuration(hf_config)
+    if config.get("q_lora_rank") is None:
+        config.fail("q_lora_rank", None, "a positive number: the gate of attention reads the latent of queries")
+    roles = ("input",) if block.experts is None else ("input", "pre_mlp")
+    rank = config.positive("gated_norm_rank")
+    return msgspec.structs.replace(indexed(config, index, block), gated_norms=roles, gate_rank=rank)
+
+
+def gated_index_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
+    """Return the rules for such a model's norms, whose weights and gates are modules of their own."""
+    pairs = [("W_down", "gate_in"), ("W_up", "gate_out"), ("q_gate_proj", "q_b_proj")]
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        pairs += (
+            (f"{name}.norm", name),
+            (f"{name}.mlp.fc1", f"{name}.gate_in"),
+            (f"{name}.mlp.fc2", f"{name}.gate_out"),
+        )
+    return (*modules(*pairs), *index_weights(hf_config, spec))
 
 
 def _with_index(config: Configuration, block: BlockSpec, *, reuses: bool) -> BlockSpec:

@@ -65,10 +65,14 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
 
 
 def layer_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-    """Return the matrices of a block's own part of the embeddings for each layer."""
-    if spec.layer_inputs is None:
-        return {}
-    return spec.layer_inputs.linears(spec.block_name(index), spec.hidden_size)
+    """Return the matrices of a block's gated norms, and of its own part of the embeddings for each layer."""
+    block, layer, hidden = spec.blocks[index], spec.block_name(index), spec.hidden_size
+    found: dict[str, tuple[LayerSpec, ...]] = {}
+    for role in block.gated_norms:
+        module = f"{layer}.{_norm_names(spec, index)[role]}"
+        found[f"layer_{role}_in"] = (LayerSpec(f"{module}.gate_in", "linear", (block.gate_rank, hidden)),)
+        found[f"layer_{role}_out"] = (LayerSpec(f"{module}.gate_out", "linear", (hidden, block.gate_rank)),)
+    return found if spec.layer_inputs is None else {**found, **spec.layer_inputs.linears(layer, hidden)}
 
 
 def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:

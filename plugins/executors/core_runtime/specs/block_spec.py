@@ -84,6 +84,8 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     latent_scales: factors of the normalized latents of queries and of keys, in latent attention.
     lends, borrows: name under which a block keeps its keys and values of a step, before their norms, for later blocks, and
         under which such a block finds them. It has no projections of its own for them, but stores them on its own.
+    latent_gate: whether queries with a latent are computed from two latents side by side, the normed and the plain one, by a
+        matrix that also has rows for a gate of the heads' output after each head's (A.X K2).
     index_pairs: whether the rotating numbers of an index's queries and keys are neighbouring pairs in the checkpoint.
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
     """
@@ -103,6 +105,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     latent_scales: tuple[float, float] = (1.0, 1.0)
     lends: str = ""
     borrows: str = ""
+    latent_gate: bool = False
     index_pairs: bool = False
     slopes: tuple[float, ...] = ()
 
@@ -207,6 +210,8 @@ class BlockSpec(msgspec.Struct, frozen=True):
     order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
     layer_scalar: whether the residual stream is multiplied by one number of the checkpoint after the block.
     wide: whether the mixer reads embedding and hidden state concatenated, see `DraftInput`.
+    gated_norms: roles of norms whose output is multiplied by the sigmoid of a small MLP of itself: `gate_out` of silu of
+        `gate_in`, in the norm's module (A.X K2). gate_rank: inner size of these MLPs.
     """
 
     mixer: MixerSpec | None
@@ -226,6 +231,8 @@ class BlockSpec(msgspec.Struct, frozen=True):
     order: BlockOrder | None = None
     layer_scalar: bool = False
     wide: bool = False
+    gated_norms: tuple[str, ...] = ()
+    gate_rank: int = 0
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

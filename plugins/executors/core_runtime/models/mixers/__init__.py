@@ -44,9 +44,13 @@ def build_mixers(
             found.append(StateMixer(mixer, linears, params))
         elif isinstance(mixer, LatentSpec):
             assert heads is not None
-            temperature = spec.block_heads(index).temperature
+            heads_spec = spec.block_heads(index)
             keys = Index(mixer.index, mixer.rope_size, kernels, linears, norms) if mixer.index is not None else None
-            found.append(LatentMixer(mixer, kernels, linears, heads, norms, temperature, keys))
+            found.append(
+                LatentMixer(
+                    mixer, kernels, linears, heads, norms, heads_spec.temperature, keys, gated=heads_spec.latent_gate
+                )
+            )
         else:
             around = spec.block_heads(index)
             found.append(AttentionMixer(mixer, around, kernels, linears, norms, params.get("sinks")))
