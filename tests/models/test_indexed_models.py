@@ -22,7 +22,7 @@ PROMPTS = [list(range(5, 52)), [9, 9, 8, 7] * 5, [200]]
 UNLIKE = [list(range(5, 52)), list(range(250, 230, -1)), [200]]
 """Prompts for transformers, whose choice among equal scores is any: keys of repeated tokens can have equal scores."""
 ROOM = {"max_model_len": 128, "kv_cache_memory_bytes": 4 << 20, "max_num_seqs": 4, "dtype": "float32"}
-KINDS = ("deepseek_v32", "glm_moe_dsa")
+KINDS = ("deepseek_v32", "glm_moe_dsa", "axk2")
 TOKENS = 32
 
 
@@ -144,12 +144,13 @@ def test_a_tree_of_drafts_changes_no_bit(checkpoints, plainest, numerics) -> Non
     assert sampled(path, numerics=numerics, speculative_config=drafts) == plainest
 
 
-@pytest.mark.parametrize(
-    "layout", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["ranks", "stages"]
-)
-def test_two_processes_have_the_bits_of_one(checkpoints, layout) -> None:
-    path = checkpoints["glm_moe_dsa"]
-    assert sampled(path, **layout) == sampled(path, alone=True)
+LAYOUTS = [("glm_moe_dsa", "tensor"), ("glm_moe_dsa", "pipeline"), ("axk2", "tensor")]
+
+
+@pytest.mark.parametrize("kind, layout", LAYOUTS)
+def test_two_processes_have_the_bits_of_one(checkpoints, kind, layout) -> None:
+    path = checkpoints[kind]
+    assert sampled(path, **{f"{layout}_parallel_size": 2}) == sampled(path, alone=True, max_num_batched_tokens=9)
 
 
 def test_keys_are_not_divided_by_positions(checkpoints) -> None:
