@@ -42,8 +42,8 @@ Rotary embeddings with two sets of factors (longrope) take the long ones for all
 length that the model was trained with, where transformers changes over with each sequence's length.
 
 DeepSeek V3.2, GLM-MoE-DSA and A.X K2 read the `index_topk` keys that an index chooses; of equal scores the earlier key is
-read, where transformers' choice is any. With `max_position_embeddings` of at most `index_topk` there is no index, so that attention
-backends without the capability `sparse` serve the model, too: `--hf-overrides.max_position_embeddings 2048`.
+read, where transformers' choice is any. With `max_position_embeddings` of at most `index_topk` there is no index, so that
+attention backends without the capability `sparse` serve the model: `--hf-overrides.max_position_embeddings 2048`.
 
 Layers of Gemma 4 that share keys and values store a copy each, so their KV cache is larger than it need be.
 
