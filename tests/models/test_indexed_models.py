@@ -144,6 +144,14 @@ def test_a_tree_of_drafts_changes_no_bit(checkpoints, plainest, numerics) -> Non
     assert sampled(path, numerics=numerics, speculative_config=drafts) == plainest
 
 
+def test_gates_depend_on_no_neighbour(checkpoints) -> None:
+    """Those of norms and of heads, in A.X K2."""
+    path = checkpoints["axk2"]
+    plain = sampled(path, alone=True, enable_prefix_caching=False)
+    for way in ("chunks of 5", "preempted"):
+        assert sampled(path, **WAYS[way]) == plain
+
+
 LAYOUTS = [("glm_moe_dsa", "tensor"), ("glm_moe_dsa", "pipeline"), ("axk2", "tensor")]
 
 

@@ -202,5 +202,5 @@ class LatentMixer(KeyedMixer):
         if self.adapters is not None and self.adapters.active:
             self.adapters.from_latent(views.latents, views.heads)
         if views.gate is not None:
-            views.attention.mul_(views.gate.float().sigmoid().to(views.attention.dtype))
+            self.kernels.open_gate(views.gate, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
