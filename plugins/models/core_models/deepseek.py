@@ -150,6 +150,8 @@ ROWS = (
         latent=True,
         heads=HeadsSpec(latent_gate=True),
         expert_names=EXPERTS,
+        # In transformers experts outside of the best groups have the score 0, so one of them is chosen where fewer of those
+        # inside than asked for have a positive score. Here none is: only large negative corrections would show it.
         routing="corrected_sigmoid",
         block=gated_and_indexed,
         weights=gated_index_weights,
