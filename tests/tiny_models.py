@@ -7,13 +7,17 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    AXK2Config,
     DeepseekV2Config,
     DeepseekV3Config,
+    DeepseekV32Config,
     Gemma3TextConfig,
+    GlmMoeDsaConfig,
     Lfm2Config,
     LlamaConfig,
     MixtralConfig,
     PretrainedConfig,
+    PreTrainedModel,
     Qwen3MoeConfig,
 )
 
@@ -31,6 +35,8 @@ LATENT = {
     "moe_intermediate_size": 48, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
     "first_k_dense_replace": 1, "n_group": 3, "topk_group": 2,
 }  # fmt: skip
+INDEXED = {**LATENT, "q_lora_rank": 40, "index_topk": 12, "index_n_heads": 12, "index_head_dim": 24}
+REUSED = {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]}
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -63,6 +69,12 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
         config = DeepseekV2Config(**{**shape, **LATENT, "q_lora_rank": None, **changes})
     elif family == "deepseek_v3":
         config = DeepseekV3Config(**{**shape, **LATENT, "q_lora_rank": 40, **changes})
+    elif family == "deepseek_v32":
+        config = DeepseekV32Config(**{**shape, **INDEXED, **changes})
+    elif family == "axk2":
+        config = AXK2Config(**{**shape, **INDEXED, "gated_norm_rank": 6, **changes})
+    elif family == "glm_moe_dsa":
+        config = GlmMoeDsaConfig(**{**shape, **INDEXED, **REUSED, **changes})
     else:
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         config = Gemma3TextConfig(**shape, head_dim=16, sliding_window=24, query_pre_attn_scalar=16, layer_types=kinds)
@@ -71,7 +83,11 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
 
 def save_model(directory: Path, config: PretrainedConfig) -> Path:
     """Write a checkpoint of this configuration, drawn from torch's generator as it is, and return its directory."""
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return write_model(directory, AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+
+
+def write_model(directory: Path, model: PreTrainedModel) -> Path:
+    """Write a checkpoint of a new model whose weights are made larger, and return its directory."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)

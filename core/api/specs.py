@@ -144,13 +144,27 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
         return self.num_kv_heads, self.head_size, self.head_size_v
 
 
+class IndexSpec(msgspec.Struct, frozen=True):
+    """The choice of the keys of latent attention by an index (DeepSeek-V3.2): each query reads only the `top_k` best ones.
+
+    The score of a key is the sum over `num_heads` of weight * max(0, query · key / sqrt(head_size)), in float32; of equal
+    scores the earlier key is better. Each token has one key of `head_size` numbers in the cache, of at least 16 bits each.
+    reuses: the layer has no index, and reads the keys that the nearest earlier layer with one has chosen.
+    """
+
+    num_heads: int
+    head_size: int
+    top_k: int
+    reuses: bool = False
+
+
 class LatentSpec(msgspec.Struct, frozen=True, tag=True):
     """One layer of latent attention (MLA; DeepSeek-V2, arXiv 2405.04434).
 
     For each token, the cache stores one latent of `rank` numbers and one rotated key of `rope_size` numbers for all heads.
     head_size_nope: size of the part of a query that does not rotate; head_size_v: size of a head's value. Both are projections
     of the latent, which the core multiplies with queries and outputs. q_rank: size of the queries' own latent, None without
-    one. scale: factor of the scores.
+    one. scale: factor of the scores. index: chooses the keys that a query reads; None: it reads all.
     """
 
     num_heads: int
@@ -160,11 +174,17 @@ class LatentSpec(msgspec.Struct, frozen=True, tag=True):
     head_size_v: int
     scale: float
     q_rank: int | None = None
+    index: IndexSpec | None = None
 
     @property
     def kind(self) -> LayerKind:
         """The kind of the layer: always `latent`."""
         return "latent"
+
+    @property
+    def index_size(self) -> int:
+        """Numbers of the index's key of a token in the cache; 0 without keys of an index."""
+        return 0 if self.index is None or self.index.reuses else self.index.head_size
 
     @property
     def window(self) -> None:
@@ -314,7 +334,10 @@ class KVType(msgspec.Struct, frozen=True):
     def token_bytes(self, spec: AttentionSpec | LatentSpec) -> int:
         """Return the bytes of one token in one layer, scales included."""
         heads, keys, values = spec.cached
-        return heads * (keys * self.item_bytes + values * self.item_bytes // self.packed + (8 if self.scaled else 0))
+        index = spec.index_size * max(self.item_bytes, 2) if isinstance(spec, LatentSpec) else 0
+        return index + heads * (
+            keys * self.item_bytes + values * self.item_bytes // self.packed + (8 if self.scaled else 0)
+        )
 
 
 KV_TYPES: Final = MappingProxyType(

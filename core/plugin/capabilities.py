@@ -13,46 +13,14 @@ from core.api.specs import ACTIVATIONS
 from core.args import services
 from core.plugin.hookspecs import PluginSpec
 
-LISTS = frozenset(
-    {
-        "dtypes",
-        "kv_dtypes",
-        "head_sizes",
-        "block_sizes",
-        "devices",
-        "formats",
-        "model_types",
-        "quantization",
-        "layer_kinds",
-        "invariant_kinds",
-        "state_ops",
-        "state_dtypes",
-        "input_roundings",
-        "operations",
-    }
-)
-BOOLEANS = frozenset(
-    {
-        "window",
-        "cap",
-        "sinks",
-        "alibi",
-        "chunked",
-        "bidirectional",
-        "spans",
-        "batch_invariant",
-        "reference_numerics",
-        "padding",
-        "strided",
-        "tree",
-        "chunked_prefill",
-        "prefix_caching",
-        "device_graphs",
-        "quantized",
-        "learns",
-        "only_named",
-    }
-)
+LISTS = frozenset((
+    "dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization", "layer_kinds",
+    "invariant_kinds", "state_ops", "state_dtypes", "input_roundings", "operations",
+))  # fmt: skip
+BOOLEANS = frozenset((
+    "window", "cap", "sinks", "alibi", "chunked", "bidirectional", "spans", "sparse", "batch_invariant", "reference_numerics",
+    "padding", "strided", "tree", "chunked_prefill", "prefix_caching", "device_graphs", "quantized", "learns", "only_named",
+))  # fmt: skip
 """Capabilities that the core knows: `LISTS` and `BOOLEANS`, by the type of value. Plugins may declare others of their own."""
 
 

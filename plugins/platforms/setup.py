@@ -253,7 +253,7 @@ def num_processors() -> int:
 
 NAMES = (
     "dispatch", "pool", "prefault", "pack", "pack_rows", "ops", "attention", "experts", "low_rank", "states", "tape",
-    "pages", "file_pages", "ranks", "module",
+    "pages", "file_pages", "ranks", "index", "module",
 )  # fmt: skip
 DISPATCH = str(NATIVE / "dispatch.cpp")  # the only file that knows which tables exist
 SOURCES = [str(NATIVE / f"{name}.cpp") for name in NAMES]

@@ -40,7 +40,7 @@ FURTHER = {
     ],
     "attention": [
         *(contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState, contracts.TurnsHeads),
-        contracts.SumsParts,
+        *(contracts.SumsParts, contracts.ChoosesKeys),
     ],
     "speculative": [contracts.DraftHeads, contracts.HearsResults],
 }
@@ -51,7 +51,7 @@ STRUCTS = {
     "quantization": [specs.LayerSpec, specs.DensePlan, specs.PartPlan, specs.Unsupported],
     "attention": [
         *(specs.AttentionSpec, specs.LatentSpec, specs.StateSpec, specs.AttentionQuery, specs.StateQuery),
-        *(specs.KVLayout, contracts.BatchView, contracts.HeadTurn),
+        *(specs.KVLayout, contracts.BatchView, contracts.HeadTurn, specs.IndexSpec),
     ],
     "kernels": [specs.KernelQuery],
     "speculative": [contracts.ProposerInput, contracts.RequestFacts, contracts.DraftView, hookspecs.DraftContext],

@@ -46,6 +46,10 @@ one that long, where transformers' base grows with each sequence.
 
 Every use of a shared block of Zamba 2 has its own copy of the block's matrices in memory.
 
+DeepSeek V3.2, GLM-MoE-DSA and A.X K2 read the `index_topk` keys that an index chooses; of equal scores the earlier key is
+read, where transformers' choice is any. With `max_position_embeddings` of at most `index_topk` there is no index, so that
+attention backends without the capability `sparse` serve the model: `--hf-overrides.max_position_embeddings 2048`.
+
 Layers of Gemma 3n and Gemma 4 that share keys and values store a copy each, so their KV cache is larger than it need be.
 
 | family | model types, text of | made of | variants | difference | tokens |
@@ -56,8 +60,6 @@ TAIL = """
 
 | architecture | why |
 |---|---|
-| DeepSeek V3.2, GLM-MoE-DSA beyond `index_topk` tokens | an index selects keys; up to there, it selects all of them |
-| A.X K2 | an index of its own, norms with a gate |
 | JetMoE | experts within attention |
 | Zamba | one attention that several layers share |
 | RecurrentGemma, RWKV, xLSTM | recurrences without an op here |

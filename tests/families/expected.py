@@ -38,7 +38,10 @@ NAMED = (
 )
 """Names that a row claims beside those that are compared: older names, wholes whose text alone is compared, and Whisper, which
 `tests/media` compares."""
-MORE_TOKENS = (("gemma4_text", "inputs of layers"), ("gemma4_text", "experts"))
+MORE_TOKENS = (
+    ("gemma4_text", "inputs of layers"), ("gemma4_text", "experts"), ("deepseek_v32", "few keys"), ("glm_moe_dsa", "shared"),
+    ("axk2", "few keys"),
+)  # fmt: skip
 """Variants whose tokens are compared beside those of an architecture's first one: they are computed otherwise."""
 QUICK = ("llama", "gemma3_text", "deepseek_v3", "lfm2")
 """Architectures whose tokens are compared in every run of the suite."""

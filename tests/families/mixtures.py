@@ -13,6 +13,9 @@ TEMPERED = {
     **LATENT_YARN, "mscale_all_dim": 0.8, "llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8,
 }  # fmt: skip
 
+CHOSEN: Changes = {"index_topk": 5, "index_n_heads": 12, "index_head_dim": 24}
+"""With few heads, several keys may have the score 0, among which transformers' choice is any."""
+
 MIXTURES: dict[str, dict[str, Changes]] = {
     "mixtral": {"plain": {}},
     "qwen2_moe": {
@@ -33,11 +36,19 @@ MIXTURES: dict[str, dict[str, Changes]] = {
         "no query rank": {"q_lora_rank": None, "rope_interleave": False},
         "yarn": {"rope_parameters": LATENT_YARN},
     },
-    "deepseek_v32": {"plain": {}},
-    "glm_moe_dsa": {"plain": {}},
+    "deepseek_v32": {"plain": {}, "few keys": CHOSEN, "yarn": {**CHOSEN, "rope_parameters": LATENT_YARN}},
+    "glm_moe_dsa": {
+        "plain": {},
+        "few keys": CHOSEN,
+        "shared": {**CHOSEN, "indexer_types": ["full", "shared", "shared", "full"]},
+    },
     "glm4_moe_lite": {"plain": {"mlp_layer_types": SPARSE}},
     "axk1": {"plain": {}},
-    "axk2": {"plain": {}},
+    "axk2": {
+        "plain": {"gated_norm_rank": 6},
+        "few keys": {**CHOSEN, "gated_norm_rank": 6},
+        "no groups": {**CHOSEN, "gated_norm_rank": 6, "n_group": None, "topk_group": None},
+    },
     "longcat_flash": {
         "plain": {
             "num_layers": 2,

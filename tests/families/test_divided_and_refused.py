@@ -16,9 +16,12 @@ def config_of(model_type: str, variant: str = "plain", **changes: Any) -> dict[s
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v32", "glm_moe_dsa"])
-def test_sequences_are_as_long_as_the_index_selects_every_key(model_type: str) -> None:
-    assert decoder_spec(config_of(model_type, index_topk=48)).max_position == 48
-    assert decoder_spec(config_of(model_type, index_topk=4096)).max_position == 256
+def test_there_is_no_index_where_it_would_choose_every_key(model_type: str) -> None:
+    for longest, has_index in ((255, True), (256, False), (4096, False)):
+        spec = decoder_spec(config_of(model_type, index_topk=longest))
+        assert spec.max_position == 256
+        assert [mixer.index is not None for mixer in spec.mixers] == [has_index] * 4
+        assert any(".indexer." in name for name in spec.tensor_shapes()) == has_index
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def _mixer(mixer: MixerSpec) -> str:
     if isinstance(mixer, StateSpec):
         return mixer.op
     if isinstance(mixer, LatentSpec):
-        return "latent attention"
+        return "latent attention" if mixer.index is None else "latent attention with an index"
     return _attention(mixer)
 
 

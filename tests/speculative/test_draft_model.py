@@ -139,6 +139,16 @@ def test_sequences_beyond_the_draft_s_length_go_on_without(tiny_llama: Path, exp
     assert 0 < stats.spec_num_draft_tokens < 80
 
 
+def test_a_draft_is_quantized_as_it_was_told(tiny_llama: Path, expected: Bits) -> None:
+    """The same weights in 4 bits guess all that a model in 4 bits says, and not all that the model itself says."""
+    rounded, _ = run(tiny_llama, quantization="mxfp4")
+    for target, wanted in ((None, expected), ("mxfp4", rounded)):
+        for draft in (None, "mxfp4"):
+            bits, stats = run(tiny_llama, quantization=target, **drafting(tiny_llama, quantization=draft))
+            assert bits == wanted
+            assert (stats.spec_num_accepted_tokens == stats.spec_num_draft_tokens) == (target == draft)
+
+
 def test_a_step_without_a_budget_computes_no_draft_and_the_next_catches_up(
     tiny_llama: Path, expected: Bits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

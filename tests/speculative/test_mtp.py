@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
+    DeepseekV32Config,
     Ernie4_5_MoeConfig,
     Glm4MoeConfig,
+    GlmMoeDsaConfig,
     LlamaConfig,
     PretrainedConfig,
     Qwen2Config,
@@ -35,6 +37,7 @@ SHAPE = {
 }  # fmt: skip
 EXPERTS = {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
 LATENT = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+INDEX = {"index_topk": 4, "index_n_heads": 12, "index_head_dim": 16}
 LATENT_SHAPE = {**SHAPE, "num_key_value_heads": 4}
 TOKENS = [7, 100, 3, 55, 2, 9, 8, 77, 40]
 NEXTN = {
@@ -80,6 +83,36 @@ CASES = {
         ),
         NEXTN,
         copies=("model.layers.2.embed_tokens", "model.layers.2.shared_head.head"),
+    ),
+    "deepseek_v32": Case(
+        DeepseekV32Config(
+            **LATENT_SHAPE,
+            **EXPERTS,
+            **LATENT,
+            **INDEX,
+            n_routed_experts=4,
+            n_group=2,
+            topk_group=1,
+            first_k_dense_replace=1,
+            n_shared_experts=1,
+        ),
+        NEXTN,
+        copies=("model.layers.2.embed_tokens", "model.layers.2.shared_head.head"),
+    ),
+    "glm_moe_dsa": Case(
+        GlmMoeDsaConfig(
+            **LATENT_SHAPE,
+            **EXPERTS,
+            **LATENT,
+            **INDEX,
+            n_routed_experts=4,
+            n_group=2,
+            topk_group=1,
+            first_k_dense_replace=1,
+            n_shared_experts=1,
+            indexer_types=["full", "shared", "full"],
+        ),
+        NEXTN,
     ),
     "glm4_moe": Case(
         Glm4MoeConfig(
@@ -211,8 +244,9 @@ def test_drafts_of_a_models_own_layer(name: str, tmp_path: Path) -> None:
     oracle = oracle_of(case, model)
     state = checkpoint_of(case, model, oracle, tmp_path)
     config = {**target.config.to_dict(), **case.said}
-    if "layer_types" in config:
-        config["layer_types"] = config["layer_types"][:LAYERS]
+    for kinds in ("layer_types", "mlp_layer_types", "indexer_types"):
+        if config.get(kinds):
+            config[kinds] = config[kinds][:LAYERS]
     draft = mtp_spec(context_of(config, config, state, has_checkpoint=False))
     whole = target_harness(config, state, draft.taps)
     found, logits = DraftHarness(whole, draft, config, state, in_target=True).drafts(TOKENS, 3, (4, 5))

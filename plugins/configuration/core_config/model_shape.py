@@ -124,7 +124,7 @@ def _kind(mixer: MixerSpec) -> str:
     if isinstance(mixer, StateSpec):
         return f"{mixer.op} states"
     if isinstance(mixer, LatentSpec):
-        return "latent attention"
+        return "latent attention" if mixer.index is None else f"latent attention over the best {mixer.index.top_k} keys"
     if not mixer.causal:
         return "attention in both directions"
     if mixer.window is None:

@@ -75,4 +75,12 @@ def _keys(spec: DecoderSpec, kv_dtype: str, layer_dtypes: Sequence[str]) -> Iter
         _, keys, values = mixer.cached
         # Heads of a latent share one key, whose first part is the value too.
         sizes = keys + (mixer.rank if isinstance(mixer, LatentSpec) else values)
-        yield KeyWork(mixer.window, KV_TYPES[stored].token_bytes(mixer), mixer.num_heads * sizes)
+        nbytes, window = KV_TYPES[stored].token_bytes(mixer), mixer.window
+        if isinstance(mixer, LatentSpec) and mixer.index is not None:
+            # The index reads its keys of all tokens, attention those that it chooses.
+            index, window = mixer.index, mixer.index.top_k
+            of_index = mixer.index_size * max(KV_TYPES[stored].item_bytes, 2)
+            nbytes -= of_index
+            if of_index:
+                yield KeyWork(None, of_index, index.num_heads * index.head_size)
+        yield KeyWork(window, nbytes, mixer.num_heads * sizes)

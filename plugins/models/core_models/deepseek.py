@@ -7,13 +7,20 @@ from typing import Any
 
 import msgspec
 
+from core_models.index import (
+    INDEX_NEUTRAL,
+    gated_and_indexed,
+    gated_index_weights,
+    index_weights,
+    indexed,
+    sometimes_indexed,
+)
 from core_models.llama import YARN_OF_MINISTRAL3
 from core_runtime.models.configuration import configuration
 from core_runtime.models.families.experts import groups_of
 from core_runtime.models.families.row import EXPERTS, Family, HeadNorm
 from core_runtime.models.weight_rules import Ignored, experts, modules
-from core_runtime.specs.block_spec import BlockSpec
-from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.block_spec import BlockSpec, HeadsSpec
 from core_runtime.specs.routing_spec import RoutingSpec
 
 LATENT_NEUTRAL = {
@@ -23,18 +30,6 @@ LATENT_NEUTRAL = {
     "moe_layer_freq = 1": "every layer has experts from the first one on",
 }
 ORIGINAL_OF_MISTRAL4 = {"original_max_position_embeddings": 8192}
-ALL_SELECTED = "up to index_topk tokens, which limits --max-model-len, the index selects every key"
-INDEX = Ignored(r"model\.layers\.\d+\.self_attn\.indexer\..*", ALL_SELECTED)
-INDEX_NEUTRAL = {
-    "mlp_bias": "MLPs have no biases",
-    "index_n_heads": ALL_SELECTED,
-    "index_head_dim": ALL_SELECTED,
-    "index_skip_topk_offset": ALL_SELECTED,
-    "index_topk_freq": ALL_SELECTED,
-    "index_topk_pattern": ALL_SELECTED,
-    "indexer_types": ALL_SELECTED,
-    "indexer_rope_interleave": ALL_SELECTED,
-}
 CORRECTED_NEUTRAL = {
     'scoring_func = "sigmoid"': "the only way",
     'topk_method = "noaux_tc"': "the only way",
@@ -44,15 +39,6 @@ CORRECTED_NEUTRAL = {
 def normed_experts(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
     """Normalize the output of experts, but not the output of plain MLPs."""
     return msgspec.structs.replace(block, norm_behind_mlp=block.experts is not None)
-
-
-def selected(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """Limit the length of sequences to the number of keys that the index selects.
-
-    Up to there it selects all of them, so attention is that of a model without an index, which is not computed.
-    """
-    longest = configuration(hf_config).positive("index_topk", 2048)
-    return msgspec.structs.replace(spec, max_position=min(spec.max_position, longest))
 
 
 def mistral_routing(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
@@ -87,26 +73,37 @@ ROWS = (
         name="deepseek_v32",
         model_types=("deepseek_v32",),
         architectures=("DeepseekV32ForCausalLM",),
-        neutral={**LATENT_NEUTRAL, **CORRECTED_NEUTRAL, **INDEX_NEUTRAL},
+        neutral={
+            **LATENT_NEUTRAL,
+            **CORRECTED_NEUTRAL,
+            **INDEX_NEUTRAL,
+            "indexer_rope_interleave = false": "the only way",
+        },
         latent=True,
         expert_names=EXPERTS,
         routing="corrected_sigmoid",
-        adjust=selected,
+        block=indexed,
         biases={"mlp": False},
-        weights=(INDEX,),
+        weights=index_weights,
     ),
     Family(
         name="glm_moe_dsa",
         model_types=("glm_moe_dsa",),
         architectures=("GlmMoeDsaForCausalLM",),
-        neutral={**LATENT_NEUTRAL, **CORRECTED_NEUTRAL, **INDEX_NEUTRAL},
+        neutral={
+            **LATENT_NEUTRAL,
+            **CORRECTED_NEUTRAL,
+            **INDEX_NEUTRAL,
+            "indexer_rope_interleave = true": "the only way",
+        },
         eps_default=1e-5,
         latent=True,
+        heads=HeadsSpec(index_pairs=True),
         expert_names=EXPERTS,
         routing="corrected_sigmoid",
-        adjust=selected,
+        block=sometimes_indexed,
         biases={"mlp": False},
-        weights=(INDEX,),
+        weights=index_weights,
     ),
     Family(
         name="mistral4",
@@ -138,6 +135,26 @@ ROWS = (
         routing="corrected_sigmoid",
         weights=modules(("post_mlp_layernorm", "post_feedforward_layernorm")),
         block=normed_experts,
+    ),
+    Family(
+        name="axk2",
+        model_types=("axk2",),
+        architectures=("AXK2ForCausalLM",),
+        defaults={"first_k_dense_replace": 1},
+        neutral={
+            **LATENT_NEUTRAL,
+            **CORRECTED_NEUTRAL,
+            **INDEX_NEUTRAL,
+            "indexer_rope_interleave = false": "the only way",
+        },
+        latent=True,
+        heads=HeadsSpec(latent_gate=True),
+        expert_names=EXPERTS,
+        # In transformers experts outside of the best groups have the score 0, so one of them is chosen where fewer of those
+        # inside than asked for have a positive score. Here none is: only large negative corrections would show it.
+        routing="corrected_sigmoid",
+        block=gated_and_indexed,
+        weights=gated_index_weights,
     ),
     Family(
         name="glm4_moe_lite",

@@ -27,6 +27,7 @@ from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, LatentSpec, StateQuery, StateSpec
 from core_attention.checks import check_cache, check_tables
+from core_attention.cpu_paged.index import ChosenKeys, choose, write_index
 from core_attention.cpu_paged.latent import LatentLayer, attend_latent, bind_latent, write_latent
 from core_attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported, unsupported_state
 from core_attention.cpu_paged.metadata import Metadata
@@ -74,6 +75,7 @@ class CpuPagedAttention:
         if isinstance(native, Reason):
             raise PluginError(f"attention backend cpu_paged is not available: {native}")
         self._native: ModuleType = native
+        self._chosen = ChosenKeys(native)
         self.numerics = f"cpu-paged-{VERSION}:{native.isa()}"
 
     def kv_layout(self, spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> KVLayout:
@@ -222,6 +224,20 @@ class CpuPagedAttention:
     ) -> None:
         """Compute out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         attend_latent(self._native, handle, q_latent, q_pe, metadata, out)
+
+    def write_index(self, handle: LatentLayer, k: Tensor, metadata: Metadata) -> None:
+        """Store the keys of the layer's index, k [T, Di], at the step's slots."""
+        write_index(self._native, handle, k, metadata)
+
+    def choose(self, handle: LatentLayer, q: Tensor, weights: Tensor, metadata: Metadata, out: Tensor) -> None:
+        """Write the chosen positions of each row to out, int32 [T, top_k]; see `ChoosesKeys`."""
+        choose(self._native, handle, q, weights, metadata, out)
+
+    def forward_chosen(
+        self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, chosen: Tensor, metadata: Metadata, out: Tensor
+    ) -> None:
+        """Compute `forward_latent` over the chosen keys alone."""
+        self._chosen.attend(handle, q_latent, q_pe, chosen, metadata, out)
 
     def record_floats(self, handle: Layer | LatentLayer) -> int:
         """Return the numbers of a query's record over a span, 0 for windows and slopes, which depend on absolute positions."""

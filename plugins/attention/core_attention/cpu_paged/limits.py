@@ -30,6 +30,7 @@ MAX_HEAD_SIZE = 512
 SERVED_STATES = tuple(dtype for dtype in STATE_TYPES if ":" not in dtype)
 """Storage types of states, except those that are rounded by chance."""
 MAX_KEY_SIZE = 576  # of a latent and its rotated key together
+MAX_INDEX_SIZE = 256  # of a key of an index
 
 
 def unsupported_state(query: StateQuery) -> list[Reason]:
@@ -95,6 +96,8 @@ def _latent_reasons(spec: LatentSpec, dtype: str) -> list[Reason]:
     most = MAX_KEY_SIZE - spec.rank
     if spec.rope_size % 2 or not 0 < spec.rope_size <= most:
         reasons.append(Reason("rope_size", f"an even number up to {most}", str(spec.rope_size)))
+    if spec.index_size > MAX_INDEX_SIZE:
+        reasons.append(Reason("index_head_dim", f"at most {MAX_INDEX_SIZE}", str(spec.index_size)))
     if dtype in KV_TYPES and KV_TYPES[dtype].scaled:
         expected = "a type without scales of single tokens, for latent layers"
         reasons.append(Reason("kv_cache_dtype", expected, dtype))

@@ -50,6 +50,7 @@ def core_spec() -> PluginSpec:
             "chunked": True,
             "bidirectional": True,
             "spans": True,
+            "sparse": True,
             "cascade": True,
             "padding": True,
             "strided": True,

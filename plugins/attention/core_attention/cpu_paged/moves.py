@@ -38,6 +38,7 @@ class BlockLayout:
     block_size: tokens.
     k_bytes, v_bytes: bytes per element.
     pair: neighbouring tokens stored together.
+    index: bytes of a token's key of an index, after the keys of all tokens of a block.
     """
 
     heads: int
@@ -47,6 +48,7 @@ class BlockLayout:
     k_bytes: int
     v_bytes: int
     pair: int
+    index: int = 0
 
     @classmethod
     def of(cls, spec: AttentionSpec | LatentSpec, block_size: int, element: int) -> BlockLayout:
@@ -56,7 +58,8 @@ class BlockLayout:
         pair = 1 if name in UNPAIRED or block_size % GROUP else 2
         sizes = (block_size, item_bytes, item_bytes, pair)
         if isinstance(spec, LatentSpec):
-            return cls(1, spec.rank + spec.rope_size, 0, *sizes)
+            index = spec.index_size * max(item_bytes, 2)
+            return cls(1, spec.rank + spec.rope_size, 0, *sizes, index)
         if name == CODED:
             return cls(spec.num_kv_heads, spec.head_size, spec.head_size_v // CODES, block_size, 1, 2, pair)
         return cls(spec.num_kv_heads, spec.head_size, spec.head_size_v, *sizes)
@@ -67,15 +70,22 @@ class BlockLayout:
         to_block = targets // self.block_size
         from_offset = sources % self.block_size
         to_offset = targets % self.block_size
-        for part, together in self._parts(raw):
+        for part, together in (*self._parts(raw), *self._index(raw)):
             moved = part[from_block, :, from_offset // together, :, from_offset % together]
             part[to_block, :, to_offset // together, :, to_offset % together] = moved
+
+    def _index(self, raw: Tensor) -> Iterator[tuple[Tensor, int]]:
+        """Yield the keys of an index in the same form."""
+        if self.index:
+            keys = raw[:, self.block_size * self.dim * self.k_bytes :].view(torch.int16)
+            yield keys.unflatten(1, (1, self.block_size, self.index // 2, 1)), 1
 
     def _parts(self, raw: Tensor) -> Iterator[tuple[Tensor, int]]:
         """Yield keys, values and scales as [blocks, heads, tokens / n, elements, n, ...], each with n: tokens stored
         together.
         """
         grouped = self.block_size % GROUP == 0
+        raw = raw[:, : raw.shape[1] - self.block_size * self.index]
         by_head = raw.unflatten(1, (self.heads, -1))
         k_bytes = self.block_size * self.dim * self.k_bytes
         v_bytes = self.block_size * self.dim_v * self.v_bytes

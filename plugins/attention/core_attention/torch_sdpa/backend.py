@@ -8,7 +8,7 @@ Called by: the decoder, through the attention contract.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -196,23 +196,30 @@ class TorchSDPA:
         self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: StepMetadata, out: Tensor
     ) -> None:
         """Compute out[T, H, R], one sequence after another, in the dtype of q_latent (at least that of the cache)."""
-        view = metadata.view
         attend = handle.attend_by_query if self.by_query else handle.attend
         dtype = torch.float32 if self.by_query else q_latent.dtype
-        for index, seq_len in enumerate(view.seq_lens_list):
-            begin = metadata.starts[index]
-            end = metadata.starts[index + 1]
-            if begin == end:
-                continue
-            num_blocks = -(-seq_len // view.block_size)
-            blocks = view.block_table[index, :num_blocks].long()
-            c, k_pe = handle.read(blocks, dtype)
-            tail = Tail.of(view, index, 0)
-            if tail is not None:
-                tail.put(c.unsqueeze(1), handle.latents)
-                tail.put(k_pe.unsqueeze(1), handle.keys)
-            queries = (q_latent[begin:end], q_pe[begin:end])
-            attend(*queries, c[:seq_len], k_pe[:seq_len], out[begin:end])
+        for rows, (c, k_pe) in _sequences(metadata, (handle.latents, handle.keys), dtype):
+            attend(q_latent[rows], q_pe[rows], c, k_pe, out[rows])
+
+    def write_index(self, handle: LatentLayer, k: Tensor, metadata: StepMetadata) -> None:
+        """Store the keys of the layer's index, k [T, Di], at the step's slots."""
+        assert handle.index is not None, "the layer has no index"
+        handle.index.stored.write(metadata.block, metadata.offset, metadata.written(k).unsqueeze(1))
+
+    def choose(self, handle: LatentLayer, q: Tensor, weights: Tensor, metadata: StepMetadata, out: Tensor) -> None:
+        """Write the chosen positions of each row to out, int32 [T, top_k]; see `ChoosesKeys`."""
+        assert handle.index is not None, "the layer has no index"
+        for rows, (keys,) in _sequences(metadata, (handle.index.stored,), torch.float32):
+            handle.index.choose(q[rows], weights[rows], keys, out[rows])
+
+    def forward_chosen(
+        self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, chosen: Tensor, metadata: StepMetadata, out: Tensor
+    ) -> None:
+        """Compute `forward_latent` over the chosen keys alone."""
+        dtype = torch.float32 if self.by_query else q_latent.dtype
+        for rows, (c, k_pe) in _sequences(metadata, (handle.latents, handle.keys), dtype):
+            queries = q_latent[rows], q_pe[rows]
+            handle.attend_chosen(*queries, c, k_pe, chosen[rows], out[rows], by_head=self.by_query)
 
     def move(self, handle: LayerHandle | LatentLayer, sources: Tensor, targets: Tensor) -> None:
         """Copy slots, int64 [n], to other slots."""
@@ -242,6 +249,28 @@ class TorchSDPA:
         """Write the state that an encoder's rows give to its blocks."""
         assert isinstance(handle, CrossAttention), "other ops have states that their tokens write"
         handle.fill(blocks, rows)
+
+
+def _sequences(
+    metadata: StepMetadata, stored: Sequence[StoredHeads], dtype: torch.dtype
+) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Yield the rows of each sequence of a step, and what is stored of all its tokens, each [L, D]."""
+    view = metadata.view
+    for index, seq_len in enumerate(view.seq_lens_list):
+        begin = metadata.starts[index]
+        end = metadata.starts[index + 1]
+        if begin == end:
+            continue
+        num_blocks = -(-seq_len // view.block_size)
+        blocks = view.block_table[index, :num_blocks].long()
+        tail = Tail.of(view, index, 0)
+        found = []
+        for each in stored:
+            read = each.read(blocks, dtype)
+            if tail is not None:
+                tail.put(read, each)
+            found.append(read[:seq_len, 0])
+        yield slice(begin, end), found
 
 
 def _together(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from core.api.specs import KV_TYPES, LatentSpec
 from core_attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads, aligned
+from core_attention.torch_sdpa.index import IndexKeys
 from core_runtime.contracts import AttentionParams
 
 
@@ -19,7 +20,7 @@ class LatentLayer:
     """A latent layer bound to its cache.
 
     A block holds the latents [block_size, 1, R] of its tokens, their keys [block_size, 1, Dr], then the scales of both
-    where the type has them.
+    where the type has them, then the keys of an index (`index.py`).
     """
 
     def __init__(self, spec: LatentSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams) -> None:
@@ -28,11 +29,14 @@ class LatentLayer:
         latent_bytes = block_size * spec.rank * kv_type.item_bytes
         key_bytes = block_size * spec.rope_size * kv_type.item_bytes
         scale_bytes = block_size * SCALE_BYTES if kv_type.scaled else 0
-        sizes = [latent_bytes, key_bytes, scale_bytes, scale_bytes]
-        c, k_pe, c_scales, k_scales = raw.split(sizes, dim=1)
+        of_tokens = latent_bytes + key_bytes + 2 * scale_bytes
+        sizes = [latent_bytes, key_bytes, scale_bytes, scale_bytes, raw.shape[1] - of_tokens]
+        c, k_pe, c_scales, k_scales, index = raw.split(sizes, dim=1)
         latent_shape = (num_blocks, block_size, 1, spec.rank)
         key_shape = (num_blocks, block_size, 1, spec.rope_size)
         self.scale = spec.scale
+        self.spec = spec
+        self.index = IndexKeys(spec, block_size, dtype, index) if spec.index_size else None
         self.block_size = block_size
         self.latents = StoredHeads(c, c_scales, latent_shape, dtype, params.k_scale)
         self.keys = StoredHeads(k_pe, k_scales, key_shape, dtype, params.k_scale)
@@ -42,16 +46,12 @@ class LatentLayer:
         self.latents.write(block, offset, c.unsqueeze(1))
         self.keys.write(block, offset, k_pe.unsqueeze(1))
 
-    def read(self, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return c [L, R] and k_pe [L, Dr] of some blocks, in `dtype`."""
-        c = self.latents.read(blocks, dtype)
-        k_pe = self.keys.read(blocks, dtype)
-        return c[:, 0], k_pe[:, 0]
-
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy slots to other slots."""
         self.latents.move(sources, targets, self.block_size)
         self.keys.move(sources, targets, self.block_size)
+        if self.index is not None:
+            self.index.stored.move(sources, targets, self.block_size)
 
     def attend(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
         """Compute out[Tq, H, R] of the last Tq positions, q_latent [Tq, H, R] and q_pe [Tq, H, Dr], over c [L, R], k_pe
@@ -76,11 +76,24 @@ class LatentLayer:
         past = len(c) - len(q_latent)
         for row in range(len(q_latent)):
             seen = past + row + 1
-            seen_c = c[:seen].clone()
-            seen_k_pe = k_pe[:seen].clone()
-            # A library adds in another order where a product has another number of rows.
-            for head in range(q_latent.shape[1]):
-                this = slice(row, row + 1), slice(head, head + 1)
-                latent = aligned(q_latent[this].float())
-                rotated = aligned(q_pe[this].float())
-                self.attend(latent, rotated, seen_c, seen_k_pe, out[this])
+            this = slice(row, row + 1)
+            self.attend_one(q_latent[this], q_pe[this], c[:seen].clone(), k_pe[:seen].clone(), out[this])
+
+    def attend_one(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
+        """Compute out [1, H, R] of one query over all of c and k_pe, one head at a time."""
+        # A library adds in another order where a product has another number of rows.
+        for head in range(q_latent.shape[1]):
+            this = slice(head, head + 1)
+            latent = aligned(q_latent[:, this].float())
+            rotated = aligned(q_pe[:, this].float())
+            self.attend(latent, rotated, c, k_pe, out[:, this])
+
+    def attend_chosen(
+        self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, chosen: Tensor, out: Tensor, *, by_head: bool
+    ) -> None:
+        """Compute the same, one query at a time over its chosen keys. chosen: int32 [Tq, top_k], -1 after the last one."""
+        attend = self.attend_one if by_head else self.attend
+        for row in range(len(q_latent)):
+            this = slice(row, row + 1)
+            keys = chosen[row][chosen[row] >= 0].long()
+            attend(q_latent[this], q_pe[this], c[keys], k_pe[keys], out[this])

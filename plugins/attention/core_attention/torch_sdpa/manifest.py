@@ -33,6 +33,7 @@ def core_spec() -> PluginSpec:
             "chunked": True,
             "bidirectional": True,
             "spans": True,
+            "sparse": True,
             "padding": True,
             "strided": True,
             "tree": True,

@@ -68,6 +68,11 @@ def context_divides_equal_heads(facts: Facts) -> Findings:
     mixers = [mixer for mixer in facts.spec.mixers if not isinstance(mixer, StateSpec)]
     if not mixers:
         yield Problem(f"--decode-context-parallel-size {size}: no layer of the model has keys to divide; leave it out.")
+    if any(isinstance(mixer, LatentSpec) and mixer.index is not None for mixer in mixers):
+        yield Problem(
+            f"--decode-context-parallel-size {size}: layers of the model choose keys by an index, and no rank would have the "
+            "scores of all keys; leave it out."
+        )
     for mixer in mixers:
         copies = _copies(mixer, ranks)
         if copies % size:

@@ -3,8 +3,8 @@
 Owns: what the declarations mean when a plugin is chosen. Never does: call a plugin. Called by: the stages of selection, the
 configuration, the kit.
 
-An absent key means no limit; `layer_kinds` (full and sliding), `sinks`, `alibi`, `chunked`, `bidirectional` and `spans` (none)
-must be declared for more.
+An absent key means no limit; `layer_kinds` (full and sliding), `sinks`, `alibi`, `chunked`, `bidirectional`, `spans` and
+`sparse` (none) must be declared for more.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     found += _member(spec, "kv_dtypes", "kv_cache_dtype", query.dtype, "--kv-cache-dtype chooses another")
     found += _member(spec, "block_sizes", "block_size", query.block_size, "--block-size chooses another")
     if not isinstance(query.spec, AttentionSpec):
+        index = query.spec.index
+        if index is not None and not spec.capabilities.get("sparse", False):
+            hint = f"--hf-overrides.max_position_embeddings {index.top_k} limits sequences to what it reads whole"
+            found.append(Reason("sparse", "layers without an index", f"the best {index.top_k} keys", hint))
         return found
     found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
     if query.spans and not spec.capabilities.get("spans", False):

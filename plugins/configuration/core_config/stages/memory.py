@@ -234,7 +234,8 @@ def workspace_bytes(spec: ModelSpec, limits: StepLimits, dtype: str) -> int:
     item = ITEM_BYTES[dtype]
     _, choices = spec.router_widths()
     widths = sum(spec.buffers().values())
-    token_bytes = item * widths + (8 + 4) * choices  # ids are int64, weights float32
+    # ids are int64, weights float32, positions of chosen keys int32
+    token_bytes = item * widths + (8 + 4) * choices + 4 * spec.chosen_keys()
     logit_bytes = item * spec.hidden_size + 4 * spec.vocab_size
     return limits.tokens * token_bytes + limits.logit_rows * logit_bytes
 

@@ -237,6 +237,34 @@ class LatentBackend(Protocol):
 
 
 @runtime_checkable
+class ChoosesKeys(Protocol):
+    """A latent backend with the capability `sparse`: it serves layers with a `LatentSpec.index`. Such a layer calls
+    `write_latent`, `write_index`, `choose` and `forward_chosen`, in this order; one that reuses a choice calls the first and
+    the last.
+
+    A row's choice depends on its own scores alone: of equal scores the earlier key wins, and NaN is the worst. A row with at
+    most `top_k` keys reads all of them. Where this holds for every row of a step, `choose` need not write.
+    """
+
+    def write_index(self, handle: Any, k: Tensor, metadata: Any) -> None:
+        """Store the index's keys k [T, Di] (normed and rotated) at the step's slot mapping."""
+        ...
+
+    def choose(self, handle: Any, q: Tensor, weights: Tensor, metadata: Any, out: Tensor) -> None:
+        """Write the positions of the chosen keys of each row to out, int32 [T, top_k]: ascending, then -1.
+
+        q: [T, Hi, Di], rotated. weights: [T, Hi], see `IndexSpec`.
+        """
+        ...
+
+    def forward_chosen(
+        self, handle: Any, q_latent: Tensor, q_pe: Tensor, chosen: Tensor, metadata: Any, out: Tensor
+    ) -> None:
+        """Compute `forward_latent` over the chosen keys alone."""
+        ...
+
+
+@runtime_checkable
 class StateBackend(Protocol):
     """Kind `attention`, for layers with a state (`StateSpec`): a recurrence along each sequence.
 

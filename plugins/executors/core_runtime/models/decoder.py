@@ -32,6 +32,7 @@ from core_runtime.models.layer_fetch import LayerFetch
 from core_runtime.models.layer_inputs import LayerInputsStep
 from core_runtime.models.layer_ranges import LayerRanges
 from core_runtime.models.mixers import Mixer
+from core_runtime.models.mixers.index import reserve_chosen
 from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
 from core_runtime.models.step_views import StepViews, copies_rows
@@ -104,6 +105,7 @@ class Decoder:
             torch.arange(max_tokens, out=workspace.buffer("every_row")[:, 0])
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
         workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
+        reserve_chosen(workspace, max_tokens, spec.chosen_keys())
         norms = [block.norms for block in weights.blocks]
         self._halves = halves_of(spec, kernels, norms)
         self._late = late_experts(spec)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from core_runtime.contracts import AddNorm
 from core_runtime.layers.kernels import KernelSet
+from core_runtime.models.gated_norm import GatedNorm
 from core_runtime.models.norm import Norm
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
 
@@ -145,7 +146,7 @@ def _join(spec: DecoderSpec, kernels: KernelSet, halves: Sequence[Half]) -> None
 
 def _fits(following: Norm, behind: Norm | None) -> bool:
     """Whether one call can compute both norms."""
-    if following.is_centred:
+    if following.is_centred or isinstance(following, GatedNorm):
         return False
     # The combined call has one epsilon for both norms.
     return behind is None or (behind.eps == following.eps and not behind.is_centred)

@@ -65,16 +65,20 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
 
 
 def layer_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-    """Return the matrices of a block's own part of the embeddings for each layer, those for several streams, and the one of
-    a result that is put aside.
+    """Return the matrices of a block's gated norms, its own part of the embeddings for each layer, those for several streams,
+    and the one of a result that is put aside.
     """
+    block, layer, hidden = spec.blocks[index], spec.block_name(index), spec.hidden_size
     found: dict[str, tuple[LayerSpec, ...]] = {}
-    if spec.blocks[index].aside:
-        shape = (spec.hidden_size, spec.hidden_size)
-        found["layer_aside"] = (LayerSpec(f"{spec.block_name(index)}.aside_proj", "linear", shape),)
+    for role in block.gated_norms:
+        module = f"{layer}.{_norm_names(spec, index)[role]}"
+        found[f"layer_{role}_in"] = (LayerSpec(f"{module}.gate_in", "linear", (block.gate_rank, hidden)),)
+        found[f"layer_{role}_out"] = (LayerSpec(f"{module}.gate_out", "linear", (hidden, block.gate_rank)),)
+    if block.aside:
+        found["layer_aside"] = (LayerSpec(f"{layer}.aside_proj", "linear", (hidden, hidden)),)
     for part in (spec.layer_inputs, spec.streams):
         if part is not None:
-            found |= part.linears(spec.block_name(index), spec.hidden_size)
+            found |= part.linears(layer, hidden)
     return found
 
 

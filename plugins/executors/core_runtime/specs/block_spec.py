@@ -85,6 +85,9 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     latent_eps: epsilon of the norms of these latents.
     lends, borrows: name under which a block keeps its keys and values of a step, before their norms, for later blocks, and
         under which such a block finds them. It has no projections of its own for them, but stores them on its own.
+    latent_gate: whether queries with a latent are computed from two latents side by side, the normed and the plain one, by a
+        matrix that also has rows for a gate of the heads' output after each head's (A.X K2).
+    index_pairs: whether the rotating numbers of an index's queries and keys are neighbouring pairs in the checkpoint.
     slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
     query_rank: size of a latent that is normalized and from which a further matrix, `wq`, computes the queries (Step 3); 0:
         queries have a projection of their own.
@@ -108,6 +111,8 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     latent_eps: float = 1e-6
     lends: str = ""
     borrows: str = ""
+    latent_gate: bool = False
+    index_pairs: bool = False
     slopes: tuple[float, ...] = ()
     query_rank: int = 0
     low_rank: int = 0
@@ -225,6 +230,8 @@ class BlockSpec(msgspec.Struct, frozen=True):
     takes_aside: whether the block's mixer reads the sum of the stream and what the block before has put aside.
     blends: name of a kept stream → its share of the residual stream at the entry of the block; the current stream has the
         rest. What the block keeps is kept first.
+    gated_norms: roles of norms whose output is multiplied by the sigmoid of a small MLP of itself: `gate_out` of silu of
+        `gate_in`, in the norm's module (A.X K2). gate_rank: inner size of these MLPs.
     """
 
     mixer: MixerSpec | None
@@ -249,6 +256,8 @@ class BlockSpec(msgspec.Struct, frozen=True):
     takes_aside: bool = False
     keeps_as: tuple[str, ...] = ()
     blends: tuple[tuple[str, float], ...] = ()
+    gated_norms: tuple[str, ...] = ()
+    gate_rank: int = 0
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from core.api.specs import LayerSpec
+from core.api.specs import LatentSpec, LayerSpec
 from core_runtime.specs.block_parts import (
     ExpertLinears,
     block_buffers,
@@ -89,6 +89,11 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         most_experts = max((one.choices for one in experts), default=0)
         most_choices = max((one.routing.top_k for one in experts), default=0)
         return most_experts, most_choices
+
+    def chosen_keys(self) -> int:
+        """Return the keys that an index chooses for a query; 0 without an index."""
+        found = [mixer.index for mixer in self.mixers if isinstance(mixer, LatentSpec)]
+        return max((index.top_k for index in found if index is not None), default=0)
 
     def block_norms(self, index: int) -> dict[str, NormTensor]:
         """Return the norms of one block by role: around mixer and MLP, and those of the mixer itself."""

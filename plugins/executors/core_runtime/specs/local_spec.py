@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from core.api.errors import UserError
+from core.api.specs import LatentSpec
 from core_runtime.specs.block_spec import BlockSpec, ExpertsSpec, HeadsSpec, MLPSpec
 from core_runtime.specs.decoder_shape import DecoderShape
 from core_runtime.specs.expert_placement import HeldExperts
@@ -58,6 +59,12 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
         raise UserError(
             f"blocks {start} to {stop} use the residual stream of earlier blocks, which the same rank must hold; use one stage "
             "(--pipeline-parallel-size 1)"
+        )
+    first = spec.blocks[start].mixer
+    if isinstance(first, LatentSpec) and first.index is not None and first.index.reuses:
+        raise UserError(
+            f"blocks {start} to {stop}: block {start} reads the keys that the index of an earlier block chooses, which the "
+            "same rank must hold; divide the model elsewhere"
         )
     last = spec.blocks[stop - 1].experts
     if last is not None and last.late:

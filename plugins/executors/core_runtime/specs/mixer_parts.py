@@ -7,12 +7,16 @@ through it by the weight loading and the memory plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from core.api.specs import AttentionSpec, Groups, LatentSpec, LayerSpec, RotaryPairs, RowOrder, StateSpec
 from core_runtime.specs.block_spec import HeadNormSpec, HeadsSpec, NormSpec
 from core_runtime.specs.local_state import state_sections
+
+INDEX_NORM: Final = NormSpec(kind="layer", eps=1e-6, bias=True)
+"""Norm of an index's keys."""
 
 
 class NormTensor(msgspec.Struct, frozen=True):
@@ -228,19 +232,43 @@ def latent_parts(
     }
     if a.q_rank is not None:
         queries = LayerSpec(f"{prefix}.q_b_proj", "linear", (q, a.q_rank))
+        if heads.latent_gate:
+            sections = (q, values)
+            queries = LayerSpec(queries.name, "linear", (q + values, 2 * a.q_rank), sections=sections)
+            buffers["latent_both"] = 2 * a.q_rank
         linears["q_b"] = (queries,)
         norms["q_a"] = NormTensor(f"{prefix}.q_a_layernorm", (a.q_rank,), of_queries)
-        buffers["latent_q_b"] = q
+        buffers["latent_q_b"] = queries.shape[0]
 
     both = a.num_heads * (a.head_size_nope + a.head_size_v)
     up = LayerSpec(f"{prefix}.kv_b_proj", "linear", (both, a.rank))
     to_latent = LayerSpec(up.name, "linear", (a.num_heads, a.rank, a.head_size_nope))
     from_latent = LayerSpec(up.name, "linear", (a.num_heads, a.head_size_v, a.rank))
     orders: dict[str, tuple[RowOrder, ...]] = {}
+    if heads.latent_gate:
+        orders[queries.name] = (Groups(a.num_heads, (head, a.head_size_v)),)
     if interleaved:
-        orders[queries.name] = (RotaryPairs(head, a.head_size_nope, a.rope_size),)
+        turned = RotaryPairs(head, a.head_size_nope, a.rope_size, 0, q if heads.latent_gate else None)
+        orders[queries.name] = (*orders.get(queries.name, ()), turned)
         orders[keys.name] = (RotaryPairs(kv, a.rank, a.rope_size),)
-    return MixerParts(linears, norms, buffers, up, (to_latent, from_latent), orders)
+    parts = MixerParts(linears, norms, buffers, up, (to_latent, from_latent), orders)
+    return parts if not a.index_size else merged((parts, _index_parts(a, f"{prefix}.indexer", width, heads)))
+
+
+def _index_parts(a: LatentSpec, prefix: str, width: int, heads: HeadsSpec) -> MixerParts:
+    """Return the parts of an index: queries of the queries' latent, keys and weights of the hidden state, the norm of keys."""
+    assert a.index is not None and a.q_rank is not None, "an index reads the latent of queries"
+    size, queries = a.index.head_size, a.index.num_heads * a.index.head_size
+    q = LayerSpec(f"{prefix}.wq_b", "linear", (queries, a.q_rank))
+    k = LayerSpec(f"{prefix}.wk", "linear", (size, width))
+    weights = LayerSpec(f"{prefix}.weights_proj", "linear", (a.index.num_heads, width))
+    norm = NormTensor(f"{prefix}.k_norm", (size,), INDEX_NORM)
+    orders: dict[str, tuple[RowOrder, ...]] = {}
+    if heads.index_pairs:
+        orders = dict.fromkeys((q.name, k.name, norm.name), (RotaryPairs(size, 0, a.rope_size),))
+    linears: dict[str, tuple[LayerSpec, ...]] = {"index_q": (q,), "index_k": (k,), "index_weights": (weights,)}
+    buffers = {"index_q": queries, "index_k": size, "index_weights": a.index.num_heads}
+    return MixerParts(linears, {"index_k": norm}, buffers, orders=orders)
 
 
 def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:

@@ -113,6 +113,10 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Return zeros: experts, if any, are not known."""
         return 0, 0
 
+    def chosen_keys(self) -> int:
+        """Return zero: no attention of transformers' interface has an index."""
+        return 0
+
     @property
     def stretch(self) -> float:
         """Factor by which a context may exceed `max_position`: always 1, because the modules handle scaling."""

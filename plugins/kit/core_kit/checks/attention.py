@@ -24,6 +24,7 @@ from core_kit.checks.attention_claims import (
     refusals_have_reasons,
     serves_what_it_declares,
 )
+from core_kit.checks.attention_index import keys_are_chosen_by_the_index
 from core_kit.fixtures.attention_cases import (
     BLOCK_SIZES,
     LATENTS,
@@ -297,6 +298,7 @@ KEYED = (
     same_step_same_bits,
     batch_invariant_as_claimed,
     spans_see_their_end,
+    keys_are_chosen_by_the_index,
     trees_equal_chains,
     turning_equals_kernels,
 )

@@ -16,6 +16,16 @@ from core_runtime.specs.checkpoint import TensorInfo
 
 LAYER = r"layers\.(\d+)\."
 EXPERTS = r"(?:feed_forward|block_sparse_moe)\."
+MLP = (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"))
+LATENT = (
+    ("wq_a", "q_a_proj"),
+    ("q_a_norm", "q_a_layernorm"),
+    ("wq_b", "q_b_proj"),
+    ("wkv_a_with_mqa", "kv_a_proj_with_mqa"),
+    ("kv_a_norm", "kv_a_layernorm"),
+    ("wkv_b", "kv_b_proj"),
+)
+"""Modules of latent attention, whose rotary pairs stay neighbours: the family's row says so."""
 TABLE = (
     (r"tok_embeddings\.weight", "model.embed_tokens.weight"),
     (r"norm\.weight", "model.norm.weight"),
@@ -23,9 +33,17 @@ TABLE = (
     (LAYER + r"attention_norm\.weight", r"model.layers.\1.input_layernorm.weight"),
     (LAYER + r"ffn_norm\.weight", r"model.layers.\1.post_attention_layernorm.weight"),
     (LAYER + r"attention\.w([qkvo])\.weight", r"model.layers.\1.self_attn.\2_proj.weight"),
-    (LAYER + r"feed_forward\.w1\.weight", r"model.layers.\1.mlp.gate_proj.weight"),
-    (LAYER + r"feed_forward\.w2\.weight", r"model.layers.\1.mlp.down_proj.weight"),
-    (LAYER + r"feed_forward\.w3\.weight", r"model.layers.\1.mlp.up_proj.weight"),
+    *((LAYER + rf"feed_forward\.{own}\.weight", rf"model.layers.\1.mlp.{name}.weight") for own, name in MLP),
+    *((LAYER + rf"attention\.{own}\.weight", rf"model.layers.\1.self_attn.{name}.weight") for own, name in LATENT),
+    (LAYER + r"gate\.weight", r"model.layers.\1.mlp.gate.weight"),
+    *(
+        (LAYER + rf"shared_experts\.{own}\.weight", rf"model.layers.\1.mlp.shared_experts.{name}.weight")
+        for own, name in MLP
+    ),
+    *(
+        (LAYER + rf"experts\.(\d+)\.{own}\.weight", rf"model.layers.\1.mlp.experts.\2.{name}.weight")
+        for own, name in MLP
+    ),
     (LAYER + EXPERTS + r"gate\.weight", r"model.layers.\1.block_sparse_moe.gate.weight"),
     (
         LAYER + EXPERTS + r"experts\.(\d+)\.(w[123])\.weight",

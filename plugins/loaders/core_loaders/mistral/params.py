@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import CheckpointError
+from core_loaders.mistral.latent import LATENT, is_latent, latent
 from core_loaders.mistral.newer import quantization, rotation
 
 RENAMED = {
@@ -24,6 +25,7 @@ OF_EXPERTS = {"num_experts": "num_local_experts", "num_experts_per_tok": "num_ex
 READ = frozenset(
     {
         *RENAMED,
+        *LATENT,
         "n_kv_heads",
         "head_dim",
         "norm_eps",
@@ -74,11 +76,14 @@ def translated(path: Path, params: dict[str, Any]) -> dict[str, Any]:
     config |= _windows(path, params.get("sliding_window"), config["num_hidden_layers"])
     has_window = config["sliding_window"] is not None
     config["rope_theta"] = params.get("rope_theta") or (THETA_OF_WINDOWS if has_window else THETA)
-    config |= _experts(path, params.get("moe"), has_kinds="layer_types" in config)
     config |= quantization(path, params.get("quantization"))
     parameters = rotation(path, params.get("yarn"), params.get("llama_4_scaling"))
     if parameters:
         config["rope_parameters"] = {**parameters, "rope_theta": config.pop("rope_theta")}
+    if is_latent(params):
+        del config["head_dim"], config["sliding_window"]
+        return config | latent(path, params, parameters)
+    config |= _experts(path, params.get("moe"), has_kinds="layer_types" in config)
     if "llama_4_scaling_beta" in parameters:
         config |= _scaled_type(path, config)
     return config

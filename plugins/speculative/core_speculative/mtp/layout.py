@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from core.api.errors import UserError
-from core.api.specs import StateSpec
+from core.api.specs import AttentionSpec, LatentSpec, StateSpec
 from core.plugin.hookspecs import DraftContext
 from core_runtime.models.families.wrappers import text_config
 from core_runtime.specs.block_spec import BlockSpec
@@ -52,7 +52,7 @@ QWEN_NAMES: Final = (
 
 ROWS: Final = (
     MTPRow(
-        families=("deepseek_v3", "glm4_moe", "glm4_moe_lite"),
+        families=("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite"),
         module="model.layers.{layer}",
         joined="model.layers.{layer}.eh_proj",
         names=(
@@ -163,8 +163,16 @@ def _block_of(target: DecoderSpec, *, dense: bool) -> BlockSpec:
         mixer = block.mixer
         if mixer is None or isinstance(mixer, StateSpec) or mixer.window is not None or block.beside is not None:
             continue
-        return msgspec.structs.replace(block, experts=None) if dense else block
+        own = msgspec.structs.replace(block, mixer=with_own_index(mixer))
+        return msgspec.structs.replace(own, experts=None) if dense else own
     raise UserError("--speculative-config.method mtp: no layer of the model sees everything before it.")
+
+
+def with_own_index(mixer: AttentionSpec | LatentSpec) -> AttentionSpec | LatentSpec:
+    """Return the mixer of a draft, whose index cannot reuse the choice of a layer before it."""
+    if not isinstance(mixer, LatentSpec) or mixer.index is None:
+        return mixer
+    return msgspec.structs.replace(mixer, index=msgspec.structs.replace(mixer.index, reuses=False))
 
 
 def _pattern(name: str, index: int) -> str:

@@ -14,6 +14,7 @@ from core_runtime.contracts import HeadsKernel
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.models.mixers.attention import AttentionMixer
+from core_runtime.models.mixers.index import Index
 from core_runtime.models.mixers.latent import LatentMixer
 from core_runtime.models.mixers.state import StateMixer
 from core_runtime.models.norm import Norm
@@ -43,8 +44,13 @@ def build_mixers(
             found.append(StateMixer(mixer, linears, params))
         elif isinstance(mixer, LatentSpec):
             assert heads is not None
-            temperature = spec.block_heads(index).temperature
-            found.append(LatentMixer(mixer, kernels, linears, heads, norms, temperature))
+            heads_spec = spec.block_heads(index)
+            keys = Index(mixer.index, mixer.rope_size, kernels, linears, norms) if mixer.index is not None else None
+            found.append(
+                LatentMixer(
+                    mixer, kernels, linears, heads, norms, heads_spec.temperature, keys, gated=heads_spec.latent_gate
+                )
+            )
         else:
             around = spec.block_heads(index)
             found.append(AttentionMixer(mixer, around, kernels, linears, norms, params.get("sinks")))

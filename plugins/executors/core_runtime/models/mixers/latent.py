@@ -18,6 +18,7 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace, by_heads
 from core_runtime.models.mixers.cached import KeyedMixer
+from core_runtime.models.mixers.index import Index
 from core_runtime.models.mixers.temperature import temperatures
 from core_runtime.models.norm import Norm
 from core_runtime.specs.block_spec import TemperatureSpec
@@ -38,24 +39,29 @@ class LatentViews:
     latents: [T, H, R], output of the backend.
     attention: [T, H * Dv], the output of the heads.
     heads: [T, H, Dv], the same by heads.
+    q_b: [T, n], output of the projection from the latent of queries: q, and after it the gate, if there is one.
+    gate: [T, H * Dv], or None. both: [T, 2 * q_rank], the normed latent of queries and the plain one, or None.
     """
 
     __slots__ = (
         "a",
         "attention",
+        "both",
         "c",
+        "gate",
         "heads",
         "k_pe",
         "k_pe_head",
         "latents",
         "q",
         "q_a",
+        "q_b",
         "q_latent",
         "q_nope",
         "q_pe",
     )
 
-    def __init__(self, workspace: Workspace, num_tokens: int, spec: LatentSpec) -> None:
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: LatentSpec, gated: bool = False) -> None:
         heads = spec.num_heads
         head = spec.head_size_nope + spec.rope_size
         first_c = heads * head if spec.q_rank is None else spec.q_rank
@@ -65,10 +71,16 @@ class LatentViews:
         self.c = self.a[:, first_c:first_k_pe]
         self.k_pe = self.a[:, first_k_pe:]
         self.k_pe_head = by_heads(self.k_pe, 1)
-        if spec.q_rank is None:
-            self.q = self.q_a
-        else:
-            self.q = workspace.view("latent_q_b", num_tokens, heads * head)
+        self.q_b = self.q_a
+        self.gate: Tensor | None = None
+        self.both: Tensor | None = None
+        if spec.q_rank is not None:
+            values = heads * spec.head_size_v if gated else 0
+            self.q_b = workspace.view("latent_q_b", num_tokens, heads * head + values)
+        if spec.q_rank is not None and gated:
+            self.gate = self.q_b[:, heads * head :]
+            self.both = workspace.view("latent_both", num_tokens, 2 * spec.q_rank)
+        self.q = self.q_b[:, : heads * head]
         queries = by_heads(self.q, heads)
         self.q_nope = queries[..., : spec.head_size_nope]
         self.q_pe = queries[..., spec.head_size_nope :]
@@ -88,6 +100,8 @@ class LatentMixer(KeyedMixer):
     to_latent: projection of each head, from Dn to R numbers.
     from_latent: projection of each head, from R to Dv numbers.
     temperature: scaling of the queries by their position, or None.
+    index: choice of the keys that a query reads; None: it reads all.
+    gated: whether `q_b` reads two latents of queries side by side, and has rows for a gate (`HeadsSpec.latent_gate`).
 
     adapters: adapters of the up-projection; None: the engine has none.
 
@@ -102,8 +116,12 @@ class LatentMixer(KeyedMixer):
         heads: tuple[HeadsKernel, HeadsKernel],
         norms: Mapping[str, Norm],
         temperature: TemperatureSpec | None = None,
+        index: Index | None = None,
+        *,
+        gated: bool = False,
     ) -> None:
         super().__init__(spec)
+        self._gated = gated
         self.spec = spec
         self.kernels = kernels
         self.a = linears["a"]
@@ -116,6 +134,8 @@ class LatentMixer(KeyedMixer):
         self.nbytes += self.to_latent.nbytes + self.from_latent.nbytes
         if self.q_b is not None:
             self.nbytes += self.q_b.nbytes
+        self.index = index
+        self.nbytes += 0 if index is None else index.nbytes
         self._temperature = temperature
         self.tables: tuple[Tensor, Tensor] | None = None
         self.adapters: AbsorbedAdapters | None = None
@@ -123,7 +143,7 @@ class LatentMixer(KeyedMixer):
     @property
     def is_plain(self) -> bool:
         """Whether the mixer consists of kernels and the backend alone."""
-        return self._temperature is None
+        return self._temperature is None and self.index is None and not self._gated
 
     @property
     def linears(self) -> list[LinearKernel | HeadsKernel]:
@@ -133,12 +153,17 @@ class LatentMixer(KeyedMixer):
             found += self.q_b.kernels
         found += (self.to_latent, self.from_latent)
         found += self.o.kernels
+        if self.index is not None:
+            found += self.index.linears
         return found
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Bind the step's buffers and the (cos, sin) of the rotary embedding; None: no rotary embedding."""
         self.tables = tables
-        self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
+        key = self.spec, self._gated
+        self.views = workspace.cached(key, lambda rows: LatentViews(workspace, rows, self.spec, self._gated))
+        if self.index is not None:
+            self.index.attach(workspace, tables)
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= attention of x [T, H] at positions int64 [T]. metadata: the backend's metadata of this
@@ -147,8 +172,12 @@ class LatentMixer(KeyedMixer):
         views = self.views(x.shape[0])
         self.a(x, views.a)
         if self.q_b is not None and self.q_norm is not None:
+            if views.both is not None:
+                views.both[:, views.q_a.shape[1] :] = views.q_a
             self.q_norm(views.q_a, views.q_a)
-            self.q_b(views.q_a, views.q)
+            if views.both is not None:
+                views.both[:, : views.q_a.shape[1]] = views.q_a
+            self.q_b(views.q_a if views.both is None else views.both, views.q_b)
         # Normed and turned before they are stored, so that no later step does either again.
         self.kv_norm(views.c, views.c)
         if self.tables is not None:
@@ -157,13 +186,21 @@ class LatentMixer(KeyedMixer):
         if self._temperature is not None:
             views.q.mul_(temperatures(self._temperature, positions).squeeze(-1).to(views.q.dtype))
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
+        if self.index is not None:
+            self.index(x, views.q_a, positions, self.backend, self.handle, metadata)
         if self.adapters is not None and self.adapters.active:
             self.adapters.scale_queries(views.q_nope)
         self.to_latent(views.q_nope, views.q_latent)
         if self.adapters is not None and self.adapters.active:
             self.adapters.to_latent(views.q_nope, views.q_latent)
-        self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
+        if self.index is None:
+            self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
+        else:
+            chosen = self.index.chosen(x.shape[0])
+            self.backend.forward_chosen(self.handle, views.q_latent, views.q_pe, chosen, metadata, views.latents)
         self.from_latent(views.latents, views.heads)
         if self.adapters is not None and self.adapters.active:
             self.adapters.from_latent(views.latents, views.heads)
+        if views.gate is not None:
+            self.kernels.open_gate(views.gate, views.attention)
         self.o(views.attention, out, accumulate=accumulate)

@@ -20,6 +20,7 @@ from core_runtime.layers.activations import learned
 from core_runtime.layers.linear import Linear
 from core_runtime.models.decoder_weights import BlockWeights
 from core_runtime.models.experts_beside import ExpertsBeside
+from core_runtime.models.gated_norm import GatedNorm
 from core_runtime.models.mixers import Mixer, build_mixers
 from core_runtime.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
 from core_runtime.models.norm import Norm
@@ -86,6 +87,8 @@ class PendingBlock:
             norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
         mixers = self._mixers(norms, vectors)
         linears = {role: pending.built for role, pending in self._linears.items()}
+        for role in self._block.gated_norms:
+            norms[role] = GatedNorm(norms[role], linears[f"layer_{role}_in"], linears[f"layer_{role}_out"])
         # A plain number: steps that are recorded have it in their calls.
         scalar = 1.0
         if self._scalar is not None and not vectors[self._scalar].is_meta:  # a dry run has no numbers

@@ -36,10 +36,12 @@ namespace {
 #include "state_bytes.inc.h"
 #include "state_rows.inc.h"
 #include "states.inc.h"
+#include "index.inc.h"
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      linear,      norm,      rotary,
     gated,           activate, add_rows,     open_rows, scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
     route,           combine,      logprobs,   low_rank_inner, low_rank_outer, state_convolve, state_select, state_update, state_finish,
+    index_write,     index_scores,
 };

@@ -655,6 +655,50 @@ template <class Call> PyObject *perform_apart(bool (*run)(const Call &), const C
     return done ? none() : PyErr_NoMemory();
 }
 
+void read_places(Arguments &a, KeyPlaces &c) {
+    c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
+    c.table_stride = a.integer(), c.batch = a.integer(), c.tails = a.pointer<int32_t>(), c.tail_depth = a.integer();
+    c.cache = a.pointer<uint8_t>(), c.block_size = a.integer(), c.block_bytes = a.integer();
+}
+
+// k, row stride, slots, rows, cache, block_size, block_bytes, offset, dim, element
+KERNEL(py_index_write) {
+    Arguments a(items, count, 10);
+    IndexWriteCall c = {};
+    c.k = a.pointer<float>(), c.k_row_stride = a.integer(), c.slots = a.pointer<int64_t>(), c.rows = a.integer();
+    c.cache = a.pointer<uint8_t>(), c.block_size = a.integer(), c.block_bytes = a.integer(), c.offset = a.integer();
+    c.dim = a.integer(), c.element = (int)a.integer();
+    return a.ok() ? perform_apart(run_index_write, c) : nullptr;
+}
+
+// q, row stride, weights, row stride, out, row stride, heads, scale, top_k, cu_seqlens, seq_lens, block_table, table_stride,
+// batch, tails, tail_depth, cache, block_size, block_bytes, offset, dim, element
+KERNEL(py_index_select) {
+    Arguments a(items, count, 22);
+    IndexCall c = {};
+    c.q = a.pointer<float>(), c.q_row_stride = a.integer();
+    c.weights = a.pointer<float>(), c.weights_row_stride = a.integer();
+    c.out = a.pointer<int32_t>(), c.out_row_stride = a.integer();
+    c.heads = a.integer(), c.scale = a.real(), c.top_k = a.integer();
+    read_places(a, c);
+    c.offset = a.integer(), c.dim = a.integer(), c.element = (int)a.integer();
+    if (a.ok() && c.dim > kMaxIndex) return PyErr_Format(PyExc_ValueError, "keys of an index of %ld numbers", c.dim);
+    return a.ok() ? perform_apart(run_index, c) : nullptr;
+}
+
+// chosen, row stride, top_k, first, rows, to, room, lengths, cu_seqlens, seq_lens, block_table, table_stride, batch, tails,
+// tail_depth, cache, block_size, block_bytes, dim, element
+KERNEL(py_index_gather) {
+    Arguments a(items, count, 20);
+    ChosenCall c = {};
+    c.chosen = a.pointer<int32_t>(), c.chosen_row_stride = a.integer(), c.top_k = a.integer();
+    c.first = a.integer(), c.rows = a.integer();
+    c.to = a.pointer<uint8_t>(), c.room = a.integer(), c.lengths = a.pointer<int32_t>();
+    read_places(a, c);
+    c.dim = a.integer(), c.element = (int)a.integer();
+    return a.ok() ? perform_apart(run_index_gather, c) : nullptr;
+}
+
 // q, row, head and group stride, q_pe, row, head and group stride, groups, cache, block_table, table_stride, sees_to, scale, cap,
 // records, part, bases, then see read_parts: 6 numbers of a latent's shape, or 10
 KERNEL(py_attention_records) {
@@ -935,7 +979,7 @@ PyMethodDef methods[] = {
     METHOD(experts_place), METHOD(experts_combine), METHOD(low_rank), METHOD(low_rank_pack), METHOD(linear_joined),
     METHOD(logprobs),     METHOD(pool_spin), METHOD(pool_bind), METHOD(copy_pages), METHOD(state_pack), METHOD(state),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
-    METHOD(attention_records), METHOD(attention_join),
+    METHOD(attention_records), METHOD(attention_join), METHOD(index_write), METHOD(index_select), METHOD(index_gather),
     METHOD(ranks_bytes),  METHOD(ranks_open), METHOD(ranks_patience), METHOD(ranks_begin), METHOD(ranks_abort),
     METHOD(ranks_break),  METHOD(ranks_late), METHOD(ranks_sum), METHOD(ranks_gather), METHOD(ranks_barrier),
     METHOD(ranks_broadcast), METHOD(ranks_exchange), METHOD(ranks_write), METHOD(ranks_read),

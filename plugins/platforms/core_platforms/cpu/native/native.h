@@ -259,6 +259,68 @@ struct CacheWriteCall : CacheShape {
     long rows;
 };
 
+// The keys of sequences by position, as attention finds them.
+struct KeyPlaces {
+    const uint8_t *cache;
+    long block_size, block_bytes;
+    const int32_t *cu_seqlens, *seq_lens, *block_table; // see AttentionCall, also for the tails
+    long table_stride, batch;
+    const int32_t *tails;
+    long tail_depth;
+};
+
+// The slot of a key of a sequence. Static, so that every file has its own copy.
+static inline long index_slot(const KeyPlaces &c, long sequence, long key) {
+    const long tail = c.tails ? key - (c.seq_lens[sequence] - c.tail_depth) : -1;
+    const long slot = tail < 0 ? -1 : c.tails[sequence * c.tail_depth + tail];
+    if (slot >= 0) return slot;
+    return c.block_table[sequence * c.table_stride + key / c.block_size] * c.block_size + key % c.block_size;
+}
+
+constexpr long kMaxIndex = 256; // numbers of a key of an index
+
+// The choice of keys by an index, whose own keys begin `offset` bytes into each block; index.inc.h describes them.
+struct IndexCall : KeyPlaces {
+    long offset, dim, heads;
+    int element; // float32, bfloat16 or float16, as a CacheElement
+    float scale;
+    long top_k;
+    const float *q; // [rows, heads, dim]
+    long q_row_stride;
+    const float *weights; // [rows, heads]
+    long weights_row_stride;
+    int32_t *out; // [rows, top_k] chosen positions, ascending, then -1
+    long out_row_stride;
+};
+
+struct IndexTask { // scores of some successive rows of a sequence over the keys [first, end)
+    long sequence, token, rows;
+    long position; // of the first row
+    long first, end;
+    float *scores; // [rows, stride]
+    long stride;
+};
+
+struct IndexWriteCall {
+    const float *k; // [rows, dim]
+    long k_row_stride, rows, dim;
+    uint8_t *cache;
+    const int64_t *slots; // [rows]; negative: not stored
+    long block_size, block_bytes, offset;
+    int element;
+};
+
+// Copies the chosen keys of the rows [first, first + rows) of a batch to blocks of a cache of their own.
+struct ChosenCall : KeyPlaces {
+    const int32_t *chosen; // [rows of the batch, top_k], -1 after the last one
+    long chosen_row_stride, top_k, first, rows;
+    long dim;
+    int element;
+    uint8_t *to; // [rows, room keys], in the layout of blocks of a multiple of 16 keys
+    long room;
+    int32_t *lengths; // [rows], is set to the number of keys of each row
+};
+
 // Samples one token for each selected row of logits; race.inc.h defines the rules.
 struct RaceCall {
     const float *logits; // [*, vocab]
@@ -493,6 +555,8 @@ struct KernelTable {
     void (*state_select)(const StateCall *, float *selected, long begin, long end);
     void (*state_update)(const StateCall *, long sequence, long task, float *memory);
     void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms across all heads
+    void (*index_write)(const IndexWriteCall *, long begin, long end);
+    void (*index_scores)(const IndexCall *, const IndexTask *);
 };
 
 // One table per file; a table exists only where its file was compiled (see dispatch.cpp).
@@ -599,3 +663,8 @@ bool run_state(const StateCall &call); // false: out of memory
 // attention.cpp
 void run_cache_write(const CacheWriteCall &call);
 bool run_attention(const AttentionCall &call); // false: out of memory
+
+// index.cpp
+bool run_index(const IndexCall &call); // false: out of memory
+bool run_index_write(const IndexWriteCall &call);
+bool run_index_gather(const ChosenCall &call);

@@ -1,0 +1,101 @@
+"""Decode steps of one layer of latent attention with an index beside one without, at the widths of published models.
+
+    python -m benchmarks.sparse_index [--tokens 8192] [--batch 1 4] [--repeats 9]
+
+Each figure is a layer's step behind `--tokens` tokens, without its projections: with an index its keys are scored, the best
+2,048 chosen and read; without one all are read. Both are computed in turns, and the median of the ratios is shown. Numbers of
+the cache are bfloat16, and random.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from core.api.specs import IndexSpec, LatentSpec
+from core_attention.cpu_paged.backend import CpuPagedAttention
+from core_attention.cpu_paged.latent import LatentLayer
+from core_runtime.contracts import BatchView
+
+BLOCK = 64
+LAYERS = {
+    "DeepSeek V3.2": LatentSpec(128, 512, 64, 128, 128, 192**-0.5, 1536, IndexSpec(64, 128, 2048)),
+    "GLM-5": LatentSpec(64, 512, 64, 192, 256, 256**-0.5, 2048, IndexSpec(32, 128, 2048)),
+}
+
+
+def view_of(batch: int, tokens: int) -> BatchView:
+    """A step of one token of each of some sequences of that length."""
+    blocks = -(-tokens // BLOCK)
+    table = torch.randperm(batch * blocks).int().view(batch, blocks)
+    last = table[:, -1].long() * BLOCK + (tokens - 1) % BLOCK
+    return BatchView(
+        num_tokens=batch, num_seqs=batch, block_size=BLOCK, max_query_len=1, max_seq_len=tokens, query_lens=[1] * batch,
+        seq_lens_list=[tokens] * batch, cu_seqlens_q=torch.arange(batch + 1).int(),
+        seq_lens=torch.full((batch,), tokens).int(), block_table=table, slot_mapping=last,
+        positions=torch.full((batch,), tokens - 1),
+    )  # fmt: skip
+
+
+def steps_of(spec: LatentSpec, batch: int, tokens: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The step with the index, and the same without."""
+    backend = CpuPagedAttention()
+    index = spec.index
+    assert index is not None
+    size = backend.kv_layout(spec, BLOCK, "bfloat16").block_bytes
+    view = view_of(batch, tokens)
+    numbers = torch.randn(batch * view.block_table.shape[1], size // 2, dtype=torch.bfloat16)
+    layer = backend.bind(spec, BLOCK, "bfloat16", numbers.view(torch.uint8))
+    assert isinstance(layer, LatentLayer)
+    metadata = backend.build(view)
+    q, q_pe = torch.randn(batch, spec.num_heads, spec.rank), torch.randn(batch, spec.num_heads, spec.rope_size)
+    queries, weights = torch.randn(batch, index.num_heads, index.head_size), torch.randn(batch, index.num_heads)
+    chosen = torch.empty(batch, index.top_k, dtype=torch.int32)
+    out = torch.empty_like(q)
+
+    def sparse() -> None:
+        backend.choose(layer, queries, weights, metadata, chosen)
+        backend.forward_chosen(layer, q, q_pe, chosen, metadata, out)
+
+    def dense() -> None:
+        backend.forward_latent(layer, q, q_pe, metadata, out)
+
+    return sparse, dense
+
+
+def milliseconds(step: Callable[[], None]) -> float:
+    """The time of one call."""
+    start = time.perf_counter()
+    step()
+    return 1000 * (time.perf_counter() - start)
+
+
+def measure(spec: LatentSpec, batch: int, tokens: int, repeats: int) -> tuple[float, float, float]:
+    """Medians: milliseconds with the index and without, and how many times faster the index is."""
+    sparse, dense = steps_of(spec, batch, tokens)
+    sparse(), dense()
+    pairs = [(milliseconds(sparse), milliseconds(dense)) for _ in range(repeats)]
+    both = zip(*pairs, strict=True)
+    with_index, without = (statistics.median(times) for times in both)
+    return with_index, without, statistics.median(slow / fast for fast, slow in pairs)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--repeats", type=int, default=9)
+    given = parser.parse_args(arguments)
+    print("| layer | tokens | sequences | with the index, ms | without, ms | times faster |\n|---|---|---|---|---|---|")
+    for name, spec in LAYERS.items():
+        for tokens in given.tokens:
+            for batch in given.batch:
+                fast, slow, ratio = measure(spec, batch, tokens, given.repeats)
+                print(f"| {name} | {tokens:,} | {batch} | {fast:.2f} | {slow:.2f} | {ratio:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

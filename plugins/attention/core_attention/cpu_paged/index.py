@@ -1,0 +1,143 @@
+"""The index of a latent layer on the native kernels: its keys, the choice of keys, and attention over the chosen ones.
+
+Owns: the arguments of the calls (`native/index.inc.h`), and the cache of a few rows into which their chosen keys are gathered.
+Never does: score, or attend itself. Called by: `backend.py`.
+
+Each row's chosen keys become a sequence of their own, which latent attention reads as any other. A row therefore has the bits
+of attention over a sequence of just these keys, and those of attention over the whole sequence where all are chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from core.api.specs import KV_TYPES
+from core_attention.cpu_paged.latent import LatentLayer, attend_latent
+from core_attention.cpu_paged.limits import ELEMENTS
+from core_attention.cpu_paged.metadata import Metadata
+from core_platforms.cpu.checks import check_heads, check_rows
+from core_runtime.contracts import BatchView
+
+BLOCK = 128
+"""Keys of a gathered block: a span of the attention kernel."""
+GATHERED_BYTES = 32 << 20
+"""Room for the chosen keys of the rows that attend together, unless one row takes more."""
+
+
+def element_of(layer: LatentLayer) -> int:
+    """Return the kernels' number of the type of an index's keys: 16 bits where the cache's numbers have 8."""
+    element = int(layer.sizes[4])
+    return element if element <= ELEMENTS["float16"] else ELEMENTS["bfloat16"]
+
+
+def _location(layer: LatentLayer) -> tuple[int, int, int]:
+    """Return where the keys begin in a block, the numbers of a key and their element type."""
+    dim, _, block_size, _, _, _ = layer.sizes
+    return int(block_size) * int(dim) * item_bytes(layer), layer.spec.index_size, element_of(layer)
+
+
+def item_bytes(layer: LatentLayer) -> int:
+    """Return the bytes of a number of a latent."""
+    name = next(name for name, number in ELEMENTS.items() if number == layer.sizes[4])
+    return KV_TYPES[name].item_bytes
+
+
+def _places(layer: LatentLayer, metadata: Metadata) -> tuple[int, ...]:
+    """Return the arguments that locate the keys of a step's sequences."""
+    block_size, block_bytes = int(layer.sizes[2]), int(layer.sizes[3])
+    return (*metadata.tables, *metadata.tails, layer.pointer, block_size, block_bytes)
+
+
+def write_index(native: ModuleType, layer: LatentLayer, k: Tensor, metadata: Metadata) -> None:
+    """Store k [T, Di] at the step's slots; a negative slot is skipped."""
+    rows, stride = check_rows(k, layer.spec.index_size, "k")
+    if rows != metadata.view.num_tokens:
+        raise ValueError(f"k has {rows} rows, expected {metadata.view.num_tokens}")
+    block_size, block_bytes = int(layer.sizes[2]), int(layer.sizes[3])
+    cache = (layer.pointer, block_size, block_bytes, *_location(layer))
+    native.index_write(k.data_ptr(), stride, metadata.slots, rows, *cache)
+
+
+def choose(native: ModuleType, layer: LatentLayer, q: Tensor, weights: Tensor, metadata: Metadata, out: Tensor) -> None:
+    """Write the chosen positions of each row to out, int32 [T, top_k]; see `ChoosesKeys`."""
+    index = layer.spec.index
+    assert index is not None, "the layer has no index"
+    if metadata.view.max_seq_len <= index.top_k:
+        return
+    rows, heads, size, q_row, q_head = check_heads(q, "q")
+    weight_rows, weights_row = check_rows(weights, index.num_heads, "weights")
+    shape = (metadata.view.num_tokens, index.num_heads, index.head_size)
+    if (rows, heads, size) != shape or q_head != size or weight_rows != rows:
+        raise ValueError(f"q {tuple(q.shape)} and weights {tuple(weights.shape)} do not fit {shape}")
+    _check_chosen(out, rows, index.top_k)
+    native.index_select(
+        q.data_ptr(), q_row, weights.data_ptr(), weights_row, out.data_ptr(), out.stride(0), heads,
+        1 / math.sqrt(size), index.top_k, *_places(layer, metadata), *_location(layer),
+    )  # fmt: skip
+
+
+def _check_chosen(chosen: Tensor, rows: int, top_k: int) -> None:
+    if chosen.shape != (rows, top_k) or chosen.dtype is not torch.int32 or chosen.stride(1) != 1:
+        raise ValueError(f"chosen keys are {chosen.dtype} {tuple(chosen.shape)}, expected int32 {(rows, top_k)}")
+
+
+class ChosenKeys:
+    """Attention over chosen keys. An instance belongs to a backend, and is used by one step at a time."""
+
+    def __init__(self, native: ModuleType) -> None:
+        self._native = native
+        self._room = torch.empty(0, dtype=torch.uint8)
+
+    def attend(
+        self, layer: LatentLayer, q_latent: Tensor, q_pe: Tensor, chosen: Tensor, metadata: Metadata, out: Tensor
+    ) -> None:
+        """Compute out [T, H, R] over each row's chosen keys, some rows at a time."""
+        view = metadata.view
+        index = layer.spec.index
+        assert index is not None, "the layer has no index"
+        if view.max_seq_len <= index.top_k:
+            attend_latent(self._native, layer, q_latent, q_pe, metadata, out)
+            return
+        _check_chosen(chosen, view.num_tokens, index.top_k)
+        live = sum(view.query_lens)
+        blocks = -(-index.top_k // BLOCK)
+        row_bytes = blocks * BLOCK * int(layer.sizes[0]) * item_bytes(layer)
+        most = min(live, max(1, GATHERED_BYTES // row_bytes))
+        if self._room.numel() < most * row_bytes:
+            self._room = torch.empty(most * row_bytes, dtype=torch.uint8)
+        for first in range(0, live, most):
+            rows = slice(first, min(first + most, live))
+            gathered = self._gather(layer, chosen, rows, metadata, blocks, row_bytes)
+            here = layer._replace(pointer=self._room.data_ptr(), sizes=_sizes(layer, row_bytes // blocks))
+            attend_latent(self._native, here, q_latent[rows], q_pe[rows], gathered, out[rows])
+
+    def _gather(
+        self, layer: LatentLayer, chosen: Tensor, rows: slice, metadata: Metadata, blocks: int, row_bytes: int
+    ) -> Metadata:
+        """Copy the chosen keys of some rows into the room; return a step in which each row is a sequence of these."""
+        count = rows.stop - rows.start
+        lengths = torch.empty(count, dtype=torch.int32)
+        self._native.index_gather(
+            chosen.data_ptr(), chosen.stride(0), chosen.shape[1], rows.start, count, self._room.data_ptr(), blocks * BLOCK,
+            lengths.data_ptr(), *_places(layer, metadata), int(layer.sizes[0]), int(layer.sizes[4]),
+        )  # fmt: skip
+        starts = torch.arange(count + 1, dtype=torch.int32)
+        table = torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)
+        view = metadata.view
+        step = BatchView(
+            num_tokens=count, num_seqs=count, block_size=BLOCK, max_query_len=1, max_seq_len=chosen.shape[1],
+            query_lens=[1] * count, seq_lens_list=[], cu_seqlens_q=starts, seq_lens=lengths, block_table=table,
+            slot_mapping=view.slot_mapping[rows], positions=view.positions[rows],
+        )  # fmt: skip
+        tables = (starts.data_ptr(), lengths.data_ptr(), table.data_ptr(), blocks, count)
+        return Metadata(step, tables, 0)
+
+
+def _sizes(layer: LatentLayer, block_bytes: int) -> tuple[float, ...]:
+    """Return the kernel's numbers of the gathered cache."""
+    dim, rank, _, _, element, scale = layer.sizes
+    return (dim, rank, BLOCK, block_bytes, element, scale)
