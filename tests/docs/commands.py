@@ -5,6 +5,7 @@ Owns: how commands are found in blocks of bash. Never does: run one. Called by t
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def commands_of(text: str, verb: str = "serve") -> Iterator[list[str]]:
 
 def _behind(words: list[str], verb: str) -> Iterator[list[str]]:
     """Yield what follows `core VERB`, which may stand behind variables and other commands."""
-    for place, pair in enumerate(zip(words, words[1:], strict=False)):
+    for place, pair in enumerate(itertools.pairwise(words)):
         if pair[0].rpartition("/")[2] == "core" and pair[1] == verb:
             yield words[place + 2 :]
             return

@@ -1,6 +1,6 @@
-"""Guides from other engines, made from tables: `python -m tests.docs.guides` writes docs/from-vllm.md and docs/from-llama.cpp.md.
+"""Guides from other engines, made from tables: `python -m tests.docs.guides` writes them.
 
-Owns: the text of both pages and the reading of `llama_server.txt` and `guides.toml`. vLLM's arguments are those of
+Owns: the text of docs/from-vllm.md and docs/from-llama.cpp.md, and the reading of `llama_server.txt` and `guides.toml`. vLLM's arguments are those of
 tests/args/argument_names.json and of the engine's own table of foreign names. Never does: resolve a command. Called by: a
 person, and test_guides.py, which compares the pages and looks up every name on them.
 """
@@ -29,8 +29,8 @@ KINDS = {"use": "", "field": "", "holds": "Not needed: ", "no": "Not served: "}
 
 _VLLM = """# From vLLM
 
-Written by `python -m tests.docs.guides` from `tests/docs/guides.toml`, `tests/args/argument_names.json` and the table of foreign
-names; edit those.
+Written by `python -m tests.docs.guides` from `tests/docs/guides.toml`, `tests/args/argument_names.json` and the table of
+foreign names; edit those.
 
 Arguments, fields of requests and routes have vLLM's names, so most commands and clients go on with `vllm` replaced by `core`.
 `core config explain MODEL ARGUMENTS` says what becomes of a command without loading a weight.
@@ -51,8 +51,9 @@ Arguments, fields of requests and routes have vLLM's names, so most commands and
 
 ## Arguments
 
-Of {all} arguments, those of older and of newer versions of vLLM included, {same} have the same name here. The others are errors with
-a sentence, unless their value asks for what holds anyway (in brackets). Groups are those of vLLM's help; [arguments](arguments.md) says what each argument means here.
+Of {all} arguments, those of older and of newer versions of vLLM included, {same} have the same name here. The others are
+errors with a sentence, unless their value asks for what holds anyway (in brackets). Groups are those of vLLM's help;
+[arguments](arguments.md) says what each argument means here.
 """
 
 _LLAMA = """# From llama.cpp
@@ -77,7 +78,8 @@ GGUF files are served as they are, with their tokenizer and chat template, and O
 
 ## Arguments of llama-server
 
-All {all} names, as the README of llama-server has them at commit 00dc8057. {other} of them have no counterpart, and the page says why.
+All {all} names, as the README of llama-server has them at commit 00dc8057. {other} of them have no counterpart, and the
+table says why.
 """
 
 

@@ -25,5 +25,7 @@ report.called["required"] = json.loads(given) if isinstance(given, str) else giv
 whole = client.chat.completions.create(**asked, response_format=FORM)
 report.formed["whole"] = json.loads(whole.choices[0].message.content)
 pieces = client.chat.completions.create(**asked, response_format=FORM, stream=True)
-report.formed["streamed"] = json.loads("".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices))
+report.formed["streamed"] = json.loads(
+    "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+)
 tell(report)
