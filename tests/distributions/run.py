@@ -66,7 +66,7 @@ def install_and_answer(dist: Path, folder: Path) -> None:
 def build_again(dist: Path, before: dict[str, str]) -> None:
     """Build once more. Raises SystemExit for files with other bytes."""
     begin = time.perf_counter()
-    run("make", "dist", folder=ROOT)
+    run("make", "dist", f"DIST={dist}", folder=ROOT)  # else another folder than the one that is compared
     print(f"built again in {time.perf_counter() - begin:.1f} s")
     after = checksums(dist)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

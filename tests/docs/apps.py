@@ -20,8 +20,8 @@ REQUIREMENTS = HERE.parent / "clients" / "requirements.txt"
 PROGRAMS = HERE.parent / "clients" / "python"
 WRITTEN = "Written by `python -m tests.docs.apps` from `tests/docs/apps.toml`; edit that."
 ONLY_SETTINGS = "*Settings only*: they are those of its documentation, and were not run."
-INTRO = """`HOST:8000` is the server's address, `NAME` the model as `/v1/models` lists it, and `KEY` one of its `--api-key`, or any
-text where it has none."""
+INTRO = """`HOST:8000` is the server's address, `NAME` the model as `/v1/models` lists it, and `KEY` one of its
+`--api-key`, or any text where it has none."""
 
 
 @cache

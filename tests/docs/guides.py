@@ -1,8 +1,8 @@
 """Guides from other engines, made from tables: `python -m tests.docs.guides` writes them.
 
-Owns: the text of docs/from-vllm.md and docs/from-llama.cpp.md, and the reading of `llama_server.txt` and `guides.toml`. vLLM's arguments are those of
-tests/args/argument_names.json and of the engine's own table of foreign names. Never does: resolve a command. Called by: a
-person, and test_guides.py, which compares the pages and looks up every name on them.
+Owns: the text of docs/from-vllm.md and docs/from-llama.cpp.md, and the reading of `llama_server.txt` and `guides.toml`.
+vLLM's arguments are those of tests/args/argument_names.json and of the engine's own table of foreign names. Never does:
+resolve a command. Called by: a person, and test_guides.py, which compares the pages and looks up every name on them.
 """
 
 from __future__ import annotations
