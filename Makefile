@@ -27,7 +27,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve site wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-kv soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-know test-long test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
+	test-control-text test-drafts test-fake-device test-know test-long test-media test-nodes test-packages test-page test-pooling test-ranks test-ray test-trl \
 	test-slow test-vllm-examples test-whole gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -183,6 +183,17 @@ $(VENV)/ray/.installed: $(TEST_STAMP) pyproject.toml
 
 test-ray: $(VENV)/ray/.installed  ## examples/ray_serve.py with a real Ray (400 MB): streams, deaths, autoscaling, the end of a replica
 	$(VENV)/ray/bin/python -m tests.deploy.ray_serve
+
+# TRL gets an environment, in which this one lies behind, since it brings data frames and datasets along.
+$(VENV)/trl/.installed: $(TEST_STAMP) pyproject.toml
+	python3 -m venv $(VENV)/trl
+	$(PYTHON) -c 'import site; print("import site; site.addsitedir({!r})".format(site.getsitepackages()[0]))' > \
+		$$($(VENV)/trl/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_core.pth
+	$(VENV)/trl/bin/python -m pip install --quiet --no-compile trl==1.16.0
+	touch $@
+
+test-trl: $(VENV)/trl/.installed  ## examples/trl_grpo.py with a real TRL: the engine has the weights of the trainer's last step
+	$(VENV)/trl/bin/python -m pytest -m slow tests/test_examples.py -k trainer
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none
 	PYTHONPATH=tests:. $(PYTHON) -m tests.speculative.matrix

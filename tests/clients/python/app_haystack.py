@@ -10,11 +10,11 @@ from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage
 from haystack.tools import Tool
 from haystack.utils import Secret
-from task import KEY, MAX_TOKENS, QUESTION, Forecast, Report, arguments, tell
+from task import KEY, MAX_TOKENS, QUESTION, SCHEMA, Report, arguments, tell
 
 url, model = arguments()
-TOOL = Tool("forecast", "The weather of some days.", Forecast.model_json_schema(), function=lambda **_: "sun")
-FORM = {"type": "json_schema", "json_schema": {"name": "forecast", "schema": Forecast.model_json_schema()}}
+TOOL = Tool("forecast", "The weather of some days.", SCHEMA, function=lambda **_: "sun")
+FORM = {"type": "json_schema", "json_schema": {"name": "forecast", "schema": SCHEMA}}
 
 
 def ask(stream: bool, tools: list[Tool] | None = None, **fields: Any) -> ChatMessage:

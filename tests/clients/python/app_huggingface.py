@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from huggingface_hub import InferenceClient
-from task import KEY, MAX_TOKENS, QUESTION, Forecast, Report, arguments, tell
+from task import KEY, MAX_TOKENS, QUESTION, SCHEMA, Report, arguments, tell
 
 url, model = arguments()
-TOOL: Any = {"type": "function", "function": {"name": "forecast", "parameters": Forecast.model_json_schema()}}
-FORM: Any = {"type": "json_schema", "json_schema": {"name": "forecast", "schema": Forecast.model_json_schema()}}
+TOOL: Any = {"type": "function", "function": {"name": "forecast", "parameters": SCHEMA}}
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "forecast", "schema": SCHEMA}}
 client = InferenceClient(base_url=url, api_key=KEY)
 asked: dict[str, Any] = {
     "model": model,
@@ -19,7 +19,8 @@ asked: dict[str, Any] = {
     "temperature": 0,
 }
 report = Report()
-(call,) = client.chat.completions.create(**asked, tools=[TOOL], tool_choice="required").choices[0].message.tool_calls
+one: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "extra_body": {"parallel_tool_calls": False}}
+(call,) = client.chat.completions.create(**asked, **one).choices[0].message.tool_calls
 given = call.function.arguments
 report.called["required"] = json.loads(given) if isinstance(given, str) else given
 whole = client.chat.completions.create(**asked, response_format=FORM)
