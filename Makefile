@@ -9,6 +9,7 @@ TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
+PYTHON_APPS := $(VENV)/clients-apps
 TEST_STAMP := $(VENV)/.installed-test
 DISTRIBUTIONS := . $(sort $(patsubst %/,%,$(dir $(wildcard plugins/*/pyproject.toml))))
 # The distribution with the C++ extension; its object files are kept in build/ beside its setup.py.
@@ -138,7 +139,12 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 	$(PYTHON_CLIENTS)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
-test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
+$(PYTHON_APPS)/.installed: tests/clients/requirements-apps.txt
+	python3 -m venv $(PYTHON_APPS)
+	$(PYTHON_APPS)/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed $(PYTHON_APPS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
 
 test-arm: $(TEST_STAMP)  ## the kernels of Arm, of older x86-64 processors and of AMX, compiled and run on emulated ones (root installs what is missing)

@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     with LLM(model=options.encoder, runner="pooling") as encoder:
         found = nearest(encoder, options.question, paragraphs(options.files))
-    with LLM(model=options.model, max_model_len=2048) as llm:
+    with LLM(model=options.model) as llm:
         print(answer(llm, options.question, found))
     print("\n".join(f"  {passage[:100]}" for passage in found))
 

@@ -1,6 +1,7 @@
 """Clients in Python, unmodified, against the real server with a small real model: it is held to tools and forms.
 
-Each runs in the environment that `make test-clients` makes of `requirements.txt` here.
+Each runs in the environment that `make test-clients` makes of `requirements.txt` here, and those of applications in that of
+`requirements-apps.txt`.
 """
 
 import json
@@ -18,6 +19,7 @@ from tests.apis.test_real_server import Server, serving
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PYTHON = ROOT / ".venv" / "clients-python" / "bin" / "python"
+APPS_PYTHON = ROOT / ".venv" / "clients-apps" / "bin" / "python"
 CLIENT_SECONDS = 180
 FORECAST = {
     "type": "object",
@@ -48,21 +50,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("client", NUM_ANSWERS)
 def test_a_client_calls_and_answers_in_a_form(server: Server, client: str, tmp_path: Path) -> None:
-    check_answers(server, f"with_{client}.py", NUM_ANSWERS[client], tmp_path)
+    check_answers(server, PYTHON, f"with_{client}.py", NUM_ANSWERS[client], tmp_path)
 
 
 @pytest.mark.parametrize("application", NUM_APPLICATIONS)
 def test_an_application_gets_calls_and_answers_in_a_form(server: Server, application: str, tmp_path: Path) -> None:
-    check_answers(server, f"app_{application}.py", NUM_APPLICATIONS[application], tmp_path)
+    check_answers(server, APPS_PYTHON, f"app_{application}.py", NUM_APPLICATIONS[application], tmp_path)
 
 
-def check_answers(server: Server, program: str, number: int, tmp_path: Path) -> None:
+def check_answers(server: Server, python: Path, program: str, number: int, tmp_path: Path) -> None:
     """Run a program of `python/`, and compare what it reports with the schema that it asked for."""
-    assert PYTHON.exists(), f"{PYTHON} is missing; run `make test-clients`"
+    assert python.exists(), f"{python} is missing; run `make test-clients`"
     script = HERE / "python" / program
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
     ended = subprocess.run(
-        [str(PYTHON), str(script), server.base, MODEL],
+        [str(python), str(script), server.base, MODEL],
         cwd=tmp_path,
         env=environment,
         stdin=subprocess.DEVNULL,

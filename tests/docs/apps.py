@@ -16,7 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGES = HERE.parents[1] / "docs" / "recipes" / "apps"
-REQUIREMENTS = HERE.parent / "clients" / "requirements.txt"
+REQUIREMENTS = (HERE.parent / "clients" / "requirements.txt", HERE.parent / "clients" / "requirements-apps.txt")
 PROGRAMS = HERE.parent / "clients" / "python"
 WRITTEN = "Written by `python -m tests.docs.apps` from `tests/docs/apps.toml`; edit that."
 ONLY_SETTINGS = "*Settings only*: they are those of its documentation, and were not run."
@@ -32,8 +32,8 @@ def apps() -> dict[str, dict[str, Any]]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of the clients' environment, by package."""
-    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    """Return the versions in the clients' environments, by package."""
+    lines = [line for path in REQUIREMENTS for line in path.read_text(encoding="utf-8").splitlines()]
     pinned = [line.partition("==") for line in lines if "==" in line and not line.startswith("#")]
     return {name.partition("[")[0]: version for name, _, version in pinned}
 

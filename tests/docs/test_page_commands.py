@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import ConfigError
-from tests.docs.commands import commands_of, pages
+from tests.docs.page_commands import commands_of, pages
 from tests.docs.recipes import complaints
 from tests.layout import ROOT
 

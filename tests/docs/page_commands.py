@@ -1,6 +1,6 @@
 """The commands `core serve` and `core chat` of all pages, as their readers would type them.
 
-Owns: how commands are found in blocks of bash. Never does: run one. Called by test_commands.py.
+Owns: how commands are found in blocks of bash. Never does: run one. Called by test_page_commands.py.
 """
 
 from __future__ import annotations
