@@ -14,7 +14,7 @@ FORM: Any = {"type": "json_schema", "json_schema": {"name": "forecast", "schema"
 client = InferenceClient(base_url=url, api_key=KEY)
 asked: dict[str, Any] = {
     "model": model,
-    "messages": [{"role": "user", "content": f"{QUESTION} Answer on one line."}],
+    "messages": [{"role": "user", "content": QUESTION}],
     "max_tokens": MAX_TOKENS,
     "temperature": 0,
 }
