@@ -1,8 +1,8 @@
 """Reinforcement learning with TRL on one machine: `pip install trl`, then `python examples/trl_grpo.py [MODEL]`.
 
 TRL's GRPOTrainer computes rewards, advantages and gradients. The engine, in the same process, answers its prompts and takes the
-trainer's weights behind each step through shared memory, without a copy on a disk. The reward here is how many of an
-answer's characters are the letter e: replace it by yours.
+trainer's weights behind each step through shared memory, without a copy on a disk. The reward here is the share of
+letters in an answer: replace it by yours.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PROMPTS = ["The sea is", "The sky is", "A tree has", "In summer the"]
 
 
 def reward(completions: list[str], **_: Any) -> list[float]:
-    """Share of the letter e in each answer."""
-    return [text.count("e") / max(len(text), 1) for text in completions]
+    """Share of the letters from A to Z in each answer."""
+    return [sum(letter.isascii() and letter.isalpha() for letter in text) / max(len(text), 1) for text in completions]
 
 
 class Rollouts:
