@@ -1,7 +1,7 @@
 """The examples run as they are written."""
 
-import importlib
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -108,16 +108,29 @@ def test_a_question_is_answered_from_the_nearest_paragraphs(
     assert capsys.readouterr().out.count("[sea.txt]") + capsys.readouterr().out.count("[sky.txt]") <= 3
 
 
+TRAINED = """
+import sys
+import trl_grpo
+done = trl_grpo.train(sys.argv[1], steps=3)
+params = trl_grpo.SamplingParams(temperature=0, max_tokens=8, logprobs=0)
+(output,) = done.llm.generate(["The sea is"], params, use_tqdm=False)
+print(done.llm.weight_version, output.outputs[0].cumulative_logprob)
+"""
+
+
 @pytest.mark.slow
-def test_the_engine_has_the_weights_of_a_trainers_last_step(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_has_the_weights_of_a_trainers_last_step(tiny_llama: Path, tmp_path: Path) -> None:
     """With TRL, in an environment of its own: `make test-trl`."""
     pytest.importorskip("trl")
-    monkeypatch.syspath_prepend(str(EXAMPLES))  # a module: datasets digests what the functions of no module refer to
-    example = importlib.import_module("trl_grpo")
+    command = [sys.executable, "-c", TRAINED, str(tiny_llama)]
+    paths = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=250, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    version, likelihood = done.stdout.splitlines()[-1].split()
     with LLM(model=str(tiny_llama), max_model_len=128) as llm:
         params = SamplingParams(temperature=0, max_tokens=8, logprobs=0)
         before = llm.generate(["The sea is"], params, use_tqdm=False)[0].outputs[0]
-    done = example.train(str(tiny_llama), steps=3)
-    assert done.llm.weight_version == "step-3"
-    after = done.llm.generate(["The sea is"], params, use_tqdm=False)[0].outputs[0]
-    assert after.cumulative_logprob != before.cumulative_logprob, "the trainer has changed the weights"
+    assert version == "step-3" and float(likelihood) != before.cumulative_logprob, "the trainer has changed the weights"
