@@ -190,12 +190,12 @@ $(VENV)/ray/.installed: $(TEST_STAMP) pyproject.toml
 test-ray: $(VENV)/ray/.installed  ## examples/ray_serve.py with a real Ray (400 MB): streams, deaths, autoscaling, the end of a replica
 	$(VENV)/ray/bin/python -m tests.deploy.ray_serve
 
-# TRL gets an environment, in which this one lies behind, since it brings data frames and datasets along.
+# TRL gets a whole environment of its own: with packages of another one behind it, datasets fails to digest its tables.
 $(VENV)/trl/.installed: $(TEST_STAMP) pyproject.toml
 	python3 -m venv $(VENV)/trl
-	$(PYTHON) -c 'import site; print("import site; site.addsitedir({!r})".format(site.getsitepackages()[0]))' > \
-		$$($(VENV)/trl/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_core.pth
-	$(VENV)/trl/bin/python -m pip install --quiet --no-compile trl==1.16.0
+	$(VENV)/trl/bin/python -m pip install --quiet --no-compile $(TORCH) trl==1.16.0 "setuptools>=77" "flit_core>=3.11" \
+		--requirement $(VENV)/packages.txt --requirement $(VENV)/test-packages.txt
+	$(VENV)/trl/bin/python -m pip install --quiet --no-deps --no-build-isolation $(addprefix --editable ./,$(DISTRIBUTIONS))
 	touch $@
 
 test-trl: $(VENV)/trl/.installed  ## examples/trl_grpo.py with a real TRL: the engine has the weights of the trainer's last step
