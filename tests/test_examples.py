@@ -1,6 +1,7 @@
 """The examples run as they are written."""
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -81,3 +82,55 @@ def test_the_small_server_answers_whole_in_lines_and_with_a_sentence(tiny_llama:
             answer = client.post("/generate", json=wrong)
             assert answer.status_code == 400 and words in answer.json()["error"], answer.text
         assert client.post("/generate", content=b"{").status_code == 400
+
+
+def test_a_question_is_answered_from_the_nearest_paragraphs(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A decoder with mean pooling is the encoder, so a paragraph is nearest to the same words."""
+    (tmp_path / "sea.txt").write_text("The sea is deep.\n\nThe whale is large.\n\n")
+    (tmp_path / "sky.txt").write_text("The sky is blue.\n\nAn eagle flies.\n")
+    files = [str(tmp_path / name) for name in ("sea.txt", "sky.txt")]
+    example = runpy.run_path(str(EXAMPLES / "retrieval.py"))
+    passages = example["paragraphs"](files)
+    assert passages == [
+        "[sea.txt] The sea is deep.", "[sea.txt] The whale is large.", "[sky.txt] The sky is blue.", "[sky.txt] An eagle flies."
+    ]  # fmt: skip
+    with LLM(
+        model=str(tiny_llama), runner="pooling", pooler_config={"pooling_type": "MEAN"}, max_model_len=256
+    ) as encoder:
+        found = example["nearest"](encoder, "[sky.txt] The sky is blue.", passages)
+    assert found[0] == "[sky.txt] The sky is blue." and len(set(found)) == 3
+    monkeypatch.setattr(
+        sys, "argv", ["retrieval.py", "What is blue?", *files, "--encoder", str(tiny_llama), "--model", str(tiny_llama)]
+    )
+    example["main"]()
+    assert capsys.readouterr().out.count("[sea.txt]") + capsys.readouterr().out.count("[sky.txt]") <= 3
+
+
+TRAINED = """
+import sys
+import trl_grpo
+done = trl_grpo.train(sys.argv[1], steps=3)
+params = trl_grpo.SamplingParams(temperature=0, max_tokens=8, logprobs=0)
+(output,) = done.llm.generate(["The sea is"], params, use_tqdm=False)
+print(done.llm.weight_version, output.outputs[0].cumulative_logprob)
+"""
+
+
+@pytest.mark.slow
+def test_the_engine_has_the_weights_of_a_trainers_last_step(tiny_llama: Path, tmp_path: Path) -> None:
+    """With TRL, in an environment of its own: `make test-trl`."""
+    pytest.importorskip("trl")
+    command = [sys.executable, "-c", TRAINED, str(tiny_llama)]
+    paths = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=250, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    version, likelihood = done.stdout.splitlines()[-1].split()
+    with LLM(model=str(tiny_llama), max_model_len=128) as llm:
+        params = SamplingParams(temperature=0, max_tokens=8, logprobs=0)
+        before = llm.generate(["The sea is"], params, use_tqdm=False)[0].outputs[0]
+    assert version == "step-3" and float(likelihood) != before.cumulative_logprob, "the trainer has changed the weights"

@@ -21,6 +21,9 @@ def form(**fields):
         ({}, None),
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, Params(json_object=True)),
+        ({"response_format": {"type": "json_object", "schema": None}}, Params(json_object=True)),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, Params(json=SCHEMA)),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, Params(json=SCHEMA)),
         (
             {
                 "response_format": {
@@ -47,6 +50,19 @@ def form(**fields):
 )
 def test_fields(fields, expected):
     assert form(**fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"shema": SCHEMA}, "has 'shema'"),
+        ({"schema": SCHEMA, "value": SCHEMA}, "has 'schema' and 'value'"),
+        ({"value": "[a-z]+"}, "needs a JSON schema, an object, at 'value'"),
+    ],
+)
+def test_what_stands_beside_json_object_is_no_schema(more, words):
+    with pytest.raises(RequestError, match=words):
+        form(response_format={"type": "json_object", **more})
 
 
 def test_two_at_once_are_refused():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from core import __version__
 from core.api.errors import UserError
 from core.args.arg import Given
 from core.args.schema import schema
@@ -256,3 +257,17 @@ def test_served_arguments_do_not_read_the_table():
 def test_names_of_plugins_that_others_have_are_told_what_is_here(kind, name, words):
     with pytest.raises(UserError, match=words):
         PluginRegistry().get(kind, name)
+
+
+def release(text):
+    """The numbers of a release, such as (0, 3)."""
+    return tuple(int(number) for number in text.split(".")[:2])
+
+
+def test_what_is_deprecated_is_still_accepted_and_says_until_when():
+    """A release later than that has to take the names out."""
+    started = (Path(__file__).parents[2] / "core" / "entrypoints" / "openai" / "api_server.py").read_text()
+    assert f"is last in release {foreign.LAST_RELEASE}" in started
+    sentences = [row.sentence for row in ROWS if row.kind == "older"]
+    assert sentences and all(f"last accepted by release {foreign.LAST_RELEASE}" in text for text in sentences)
+    assert release(__version__) <= release(foreign.LAST_RELEASE)

@@ -8,6 +8,7 @@ import pytest
 
 from core.api.errors import ConfigError
 from core.args.arg import Given
+from core_config.explained import explained
 from core_config.resolve import resolve
 
 
@@ -127,6 +128,8 @@ def test_speculation(registry, tiny_llama):
     suffix = engine(registry, tiny_llama, speculative_config={"method": "suffix", "suffix_decoding_max_tree_depth": 9})
     assert suffix.engine.scheduler.num_speculative_tokens == 9
     assert suffix.engine.plugins.arguments == {"speculative.suffix": {"suffix_decoding_max_tree_depth": 9}}
+    shown = explained(suffix)["arguments"]
+    assert shown["speculative_config.num_speculative_tokens"]["value"] == 9, "a key that was derived has its own row"
     for config, words in [
         ({"method": "ngram"}, "'num_speculative_tokens' is missing"),
         ({"method": "suffix", "suffix_decoding_max_spec_factor": -1}, "suffix_decoding_max_spec_factor"),

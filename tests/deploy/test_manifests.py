@@ -222,9 +222,10 @@ def test_what_runs_beside_the_server_reads_it(capsys: pytest.CaptureFixture[str]
     assert source["url"] == "http://prometheus:9090" and "prometheus" in beside
     (provider,) = yaml.safe_load((folder / "provider.yaml").read_text())["providers"]
     assert any(volume.split(":")[1] == provider["options"]["path"] for volume in beside["grafana"]["volumes"])
-    assert main(["dashboard"]) == 0
-    kept = folder / "dashboards" / "core.json"
-    assert kept.read_text() == capsys.readouterr().out, f"run: core dashboard > {kept.relative_to(ROOT)}"
+    for flags, name in (([], "dashboards/core.json"), (["--perses"], "perses.json")):
+        assert main(["dashboard", *flags]) == 0
+        kept = (folder / name).read_text()
+        assert kept == capsys.readouterr().out, f"run: core dashboard {' '.join(flags)} > deploy/monitoring/{name}"
 
 
 def test_the_image_is_that_of_the_manifests() -> None:

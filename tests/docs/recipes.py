@@ -84,6 +84,12 @@ def planned(row: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
         return explained(found) | {"warnings": [*parsed.warnings, *found.warnings]}
 
 
+def complaints(row: Mapping[str, Any], arguments: Sequence[str]) -> list[str]:
+    """Return what the engine has to say against a command; a context that follows the memory is none."""
+    found = planned(row, arguments)["warnings"]
+    return [text for text in found if not text.startswith("max_model_len is lowered")]
+
+
 @cache
 def registry() -> PluginRegistry:
     """Return the installed plugins, which believe that they are on `MACHINE`."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 from safetensors.torch import save_file
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3MoeConfig
 
 from core.api.errors import CheckpointError
 from core_loaders.gguf.loader import GGUFLoader
@@ -18,6 +18,7 @@ from core_quantization.gguf.method import GGUFMethod
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.families import decoder_spec
 from core_runtime.models.tensors.packing import Packing
+from core_runtime.specs.expert_placement import ExpertPlacement
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.stages import stages_of
 from tests.loaders.gguf_files import HIDDEN, LAYERS, write_gguf
@@ -41,6 +42,18 @@ class Opened:
 
     def iter(self, manifest, reads):
         return self.inner.iter(manifest, reads)
+
+
+class Noted(Opened):
+    """The same, which notes what was asked for."""
+
+    def __init__(self, loader, path: Path) -> None:
+        super().__init__(loader, path)
+        self.names: set[str] = set()
+
+    def iter(self, manifest, reads):
+        self.names.update(reads)
+        return super().iter(manifest, reads)
 
 
 @pytest.fixture
@@ -77,6 +90,33 @@ def test_ranks_read_the_checkpoint_once_together(form: str, request, caplog) -> 
     assert [rank for rank, *_ in told] == [0, 1, 2, 3]
     read, total = sum(args[2] for args in told), told[0][3]
     assert total <= read <= 1.1 * total
+
+
+@pytest.mark.parametrize(
+    ("placement", "shares"),
+    [
+        (ExpertPlacement(), [1 / 2, 1 / 2]),
+        (ExpertPlacement("round_robin"), [1 / 2, 1 / 2]),
+        (ExpertPlacement(redundant=4), [3 / 4, 3 / 4]),
+    ],
+)
+def test_a_rank_reads_the_bytes_of_its_own_experts_alone(tmp_path: Path, placement, shares) -> None:
+    """Of eight experts two ranks hold four each, or six with redundant ones."""
+    config = Qwen3MoeConfig(**SHAPE, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=64)
+    hf_config, state = checkpoint(config)
+    save_file({name: tensor.bfloat16() for name, tensor in state.items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(hf_config))
+    read = []
+    for rank in range(2):
+        opened = Noted(SafetensorsLoader(), tmp_path)
+        part = Part(rank, 2, experts=placement)
+        given = {**settings("native"), "dtype": "bfloat16", "loader": opened}
+        Harness(opened.manifest.config, {}, part=part, reduce=lambda tensor: None, **given)
+        read.append({name for name in opened.names if ".experts." in name})
+    sizes = {name: tensor.nbytes for name, tensor in opened.manifest.tensors.items() if ".experts." in name}
+    total = sum(sizes.values())
+    assert total > 0 and read[0] | read[1] == sizes.keys()
+    assert [sum(sizes[name] for name in names) / total for names in read] == shares
 
 
 def test_stages_read_the_checkpoint_once_together(in_safetensors, caplog) -> None:

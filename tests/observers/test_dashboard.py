@@ -64,6 +64,34 @@ def test_every_expression_asks_for_what_is_exported(
     assert all(expression.count('model_name="$model_name"') >= 1 for expression in expressions)
 
 
+@pytest.mark.parametrize("words", [[], ["--vllm-metrics"]])
+def test_perses_has_the_panels_and_queries_of_grafana(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    board = printed(words, capsys)
+    spec = printed([*words, "--perses"], capsys)["spec"]
+    ours = {panel["title"]: panel["targets"] for panel in board["panels"] if panel["type"] == "timeseries"}
+    theirs = {panel["spec"]["display"]["name"]: panel["spec"] for panel in spec["panels"].values()}
+    assert theirs.keys() == ours.keys()
+    for title, panel in theirs.items():
+        queries = [query["spec"]["plugin"]["spec"] for query in panel["queries"]]
+        assert [query["query"] for query in queries] == [target["expr"] for target in ours[title]]
+        assert [query["seriesNameFormat"] for query in queries] == [target["legendFormat"] for target in ours[title]]
+    (variable,) = spec["variables"]
+    assert variable["spec"]["name"] == "model_name" and variable["spec"]["plugin"]["spec"]["matchers"]
+
+
+def test_every_panel_has_one_place_in_perses(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = printed(["--perses"], capsys)["spec"]
+    places = [item for grid in spec["layouts"] for item in grid["spec"]["items"]]
+    named = [item["content"]["$ref"].removeprefix("#/spec/panels/") for item in places]
+    assert sorted(named) == sorted(spec["panels"])
+    for grid in spec["layouts"]:
+        taken: set[tuple[int, int]] = set()
+        for item in grid["spec"]["items"]:
+            cells = {(item["x"] + x, item["y"] + y) for x in range(item["width"]) for y in range(item["height"])}
+            assert not cells & taken and max(x for x, _ in cells) < 24
+            taken |= cells
+
+
 def test_panels_are_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     board = printed([], capsys)
     ids = [panel["id"] for panel in board["panels"]]

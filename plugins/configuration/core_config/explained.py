@@ -71,4 +71,4 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
 
 def hidden(name: str, value: Any) -> Any:
     """Return a value for display: a placeholder for a secret."""
-    return HIDDEN if value and schema().fields[name].arg.secret else value
+    return HIDDEN if value and schema().fields[name.partition(".")[0]].arg.secret else value

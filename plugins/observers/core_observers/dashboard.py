@@ -1,7 +1,7 @@
 """A Grafana dashboard of the server's metrics.
 
 Owns: the rows of panels, and the dashboard made from them. Never does: send it anywhere. Called by: `core dashboard`, which
-prints it, and the test that every metric in it exists.
+prints it, `perses.py`, which has the same panels, and the test that every metric in it exists.
 
 It is of Grafana's schema version 39 (Grafana 10 and later). The data source and the model are chosen at the top of the page.
 """
@@ -177,7 +177,7 @@ def dashboard(prefix: str = PREFIX) -> dict[str, Any]:
     }
 
 
-def _expression(query: str, prefix: str) -> str:
+def expression(query: str, prefix: str) -> str:
     """Return the query with the full names of metrics, for the chosen model only."""
 
     def whole(found: re.Match[str]) -> str:
@@ -196,7 +196,7 @@ def _heading(number: int, title: str, y: int) -> dict[str, Any]:
 def _diagram(number: int, panel: Panel, place: dict[str, int], prefix: str) -> dict[str, Any]:
     targets: list[dict[str, Any]] = []
     for letter, (legend, query) in zip(string.ascii_uppercase, panel.queries.items(), strict=False):
-        target = {"refId": letter, "datasource": SOURCE, "expr": _expression(query, prefix), "legendFormat": legend}
+        target = {"refId": letter, "datasource": SOURCE, "expr": expression(query, prefix), "legendFormat": legend}
         targets.append(target)
     defaults = {"unit": panel.unit, "min": 0, "custom": {"fillOpacity": 8, "showPoints": "never"}}
     return {

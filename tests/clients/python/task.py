@@ -23,6 +23,10 @@ class Forecast(BaseModel):
     days: int = Field(ge=1, le=5)
 
 
+SCHEMA: dict[str, Any] = {**Forecast.model_json_schema(), "additionalProperties": False}
+"""The form as clients send it that do not close objects themselves."""
+
+
 class Report(BaseModel):
     """What came back.
 

@@ -30,6 +30,8 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The options of `structured_outputs` that older fields have become."""
+SCHEMA_NAMES = ("schema", "value")
+"""Where other servers have the schema of `json_object`: llama.cpp, and TGI."""
 WORDS: Mapping[str, Any] = MappingProxyType(
     {
         "name": str,
@@ -107,7 +109,22 @@ def _text(given: Mapping[str, Any]) -> None:
 
 
 def _json_object(given: Mapping[str, Any]) -> StructuredOutputsParams:
-    return StructuredOutputsParams(json_object=True)
+    """Read OpenAI's form, any object; with a schema where TGI (`value`, sent by Hugging Face's client) and llama.cpp
+    (`schema`) have it, that schema. Raises RequestError for anything else beside the type.
+    """
+    named = {name: value for name, value in given.items() if name != "type" and value is not None}
+    if not named:
+        return StructuredOutputsParams(json_object=True)
+    name, schema = next(iter(named.items()))
+    if name not in SCHEMA_NAMES or len(named) > 1:
+        extra = " and ".join(f"'{name}'" for name in named)
+        raise _wrong(
+            f"of type 'json_object' has {extra}; expected nothing else, or a schema at one of {' and '.join(SCHEMA_NAMES)}: "
+            'write "type": "json_schema" instead.'
+        )
+    if not isinstance(schema, (dict, bool)):
+        raise _wrong(f"of type 'json_object' needs a JSON schema, an object, at '{name}'.")
+    return StructuredOutputsParams(json=schema)
 
 
 def _json_schema(given: Mapping[str, Any]) -> StructuredOutputsParams:

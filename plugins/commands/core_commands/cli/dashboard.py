@@ -1,4 +1,4 @@
-"""`core dashboard`: print the Grafana dashboard.
+"""`core dashboard`: print the dashboard for Grafana, or for Perses.
 
 Owns: the command. Never does: make the dashboard. Called by: the frame.
 """
@@ -9,20 +9,24 @@ import json
 
 from core.api.errors import UserError
 
+USAGE = "core dashboard [--perses] [--vllm-metrics] > core.json"
+
 
 def dashboard(words: list[str]) -> int:
-    """Print the dashboard; returns the exit code."""
+    """Print the dashboard; returns the exit code. Raises UserError for words that it does not know."""
     from core.args.show import show
 
-    usage = "core dashboard [--vllm-metrics] > core.json"
     if words in (["-h"], ["--help"]):
-        show(usage, "Print a Grafana dashboard for the server's metrics, to be imported there.", [])
+        show(USAGE, "Print a Grafana dashboard for the server's metrics, or one for Perses, to be imported there.", [])
         return 0
-    if words not in ([], ["--vllm-metrics"]):
-        raise UserError(f"core dashboard: unknown words {' '.join(words)}; expected: {usage}.")
-    from core_observers.dashboard import dashboard as made
+    unknown = [word for word in words if word not in ("--perses", "--vllm-metrics")]
+    if unknown:
+        raise UserError(f"core dashboard: unknown words {' '.join(unknown)}; expected: {USAGE}.")
+    from core_observers.dashboard import dashboard as grafana
     from core_observers.metrics import PREFIX
+    from core_observers.perses import perses_dashboard
     from core_observers.vllm_names import THEIRS
 
-    print(json.dumps(made(THEIRS if words else PREFIX), indent=2))
+    made = perses_dashboard if "--perses" in words else grafana
+    print(json.dumps(made(THEIRS if "--vllm-metrics" in words else PREFIX), indent=2))
     return 0

@@ -159,7 +159,9 @@ KERNELS: Final = DeclaredCommand(
     options=("core_commands.cli.kernels:KernelsOptions",),
 )
 DASHBOARD: Final = DeclaredCommand(
-    "dashboard", "core_commands.cli.dashboard:dashboard", ("", "Print a Grafana dashboard for the server's metrics.")
+    "dashboard",
+    "core_commands.cli.dashboard:dashboard",
+    ("", "Print a Grafana dashboard for the server's metrics (--perses: for Perses)."),
 )
 COMPLETION: Final = DeclaredCommand(
     "completion",
