@@ -174,7 +174,11 @@ TRANSFER = "--kv-transfer-config.kv_connector"
         ("LMCacheConnectorV1", {}, "needs a store of its own"),
         ("MultiConnector", {}, "expected the key connectors alone"),
         ("MultiConnector", {"connectors": [{"kv_role": "kv_both"}]}, r"connectors\[0\]: names no connector"),
-        ("MultiConnector", {"connectors": [{"kv_connector": "unknown"}]}, r"connectors\[0\].kv_connector unknown: .*known: "),
+        (
+            "MultiConnector",
+            {"connectors": [{"kv_connector": "unknown"}]},
+            r"connectors\[0\].kv_connector unknown: .*known: ",
+        ),
         (
             "MultiConnector",
             {"connectors": [transfer("file") | {"kv_role": "kv_consumer"}]},
