@@ -32,7 +32,7 @@ def test_pages_are_those_of_the_table():
     assert {path.stem for path in PAGES.glob("*.md")} == {"README", *apps()} and apps().keys() == NAMED
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", sorted(NAMED))
 def test_settings_can_be_read_by_what_they_are_for(name):
     row = apps()[name]
     if "code" in row:
