@@ -305,7 +305,9 @@ def test_a_client_that_leaves_ends_its_call(place: StandIn) -> None:
 def test_arguments_that_are_no_object(place: StandIn) -> None:
     async def ask() -> list[CallResult]:
         servers = started(place)
-        results = [await servers.call("place", "weather", given) for given in ("[1]", "{", '{"city": "Köln"}', "[" * 9999)]
+        results = [
+            await servers.call("place", "weather", given) for given in ("[1]", "{", '{"city": "Köln"}', "[" * 9999)
+        ]
         results.append(await servers.call("nowhere", "weather", "{}"))
         await servers.close()
         return results
@@ -326,7 +328,9 @@ def test_servers_that_are_not_there_are_tried_again(monkeypatch: pytest.MonkeyPa
     while len(servers.offered) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert first == ["place", "named"] and servers.offered[-1].label == "My_late_server"  # the second `place` is left out
+    assert (
+        first == ["place", "named"] and servers.offered[-1].label == "My_late_server"
+    )  # the second `place` is left out
     asyncio.run(servers.close())
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -154,8 +154,8 @@ class ToolServers:
             await asyncio.sleep(AGAIN_S)
             await self._list_missing()
 
-    def _begun(self, work: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
+    def _begun(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
