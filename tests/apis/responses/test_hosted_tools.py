@@ -7,13 +7,16 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from core.api.errors import PluginError
+from core.api.errors import EngineDeadError, PluginError
+from core_apis.answers.prompt_output import PromptOutput
+from core_apis.generation import PromptRun
 from core_apis.protocol.responses import ResponsesRequest
 from core_apis.responses.continuing import continue_body
 from core_apis.responses.kept_items import Continued
@@ -22,6 +25,7 @@ from core_apis.tools import making, tool_servers
 from core_apis.tools.offered import MOST_LIST, MOST_TOOLS, CallResult, ServerTool, ToolServer, label_of, usable
 from core_apis.tools.tool_servers import MOST_RESULT, Connection, ToolServers, reason_of
 from core_config.served.server_config import ServerConfig
+from core_config.served.tool_servers import address_of, tool_server_problems
 from tests.apis.conftest import RunningServer, run_server
 from tests.apis.fake_engine import make_tokenizer
 from tests.apis.responses.checked import added_up, parsed, valid
@@ -29,7 +33,7 @@ from tests.apis.responses.test_responses_client import TEMPLATE
 from tests.apis.scripted_engine import ConversingClient
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-NAMES = ("weather", "broken", "hangs", "huge", "gone", "again")
+NAMES = ("weather", "broken", "hangs", "huge", "gone", "again", "long")
 MCP = {"type": "mcp", "server_label": "place"}
 
 
@@ -46,6 +50,7 @@ SCRIPT = [
     ("ASK-HUGE", call("place__huge")),
     ("ASK-GONE", call("place__gone")),
     ("ASK-AGAIN", call("place__again")),
+    ("ASK-LONG", call("place__long")),
     ("WARM in Bonn", "It is warm."),
     ("Error: It broke", "It broke, sorry."),
     ("within 0.2 s", "It hung."),
@@ -80,6 +85,8 @@ class StandIn:
             return CallResult(error="It broke.")
         if name == "again":
             return CallResult("ASK-AGAIN")
+        if name == "long":
+            return CallResult("long " * 10_000)
         if name == "huge":
             return CallResult("x" * (MOST_RESULT + 1))
         if name == "gone":
@@ -107,10 +114,17 @@ def server(place: StandIn) -> Iterator[RunningServer]:
             yield running
 
 
-def started(*connections: Connection) -> ToolServers:
-    servers = ToolServers(connections, call_s=0.2)
+def started(*connections: Connection, call_s: float = 0.2) -> ToolServers:
+    servers = ToolServers(connections, call_s=call_s)
     servers.start()
     return servers
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def post(server: RunningServer, **body: Any) -> httpx.Response:
@@ -300,6 +314,73 @@ def test_a_client_that_leaves_ends_its_call(place: StandIn) -> None:
         await servers.close()
 
     asyncio.run(leave())
+
+
+@pytest.mark.parametrize("how", ["stream", "whole", "background"])
+def test_a_response_that_ends_early_ends_its_call(how: str) -> None:
+    place = StandIn()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("core_apis.app.tool_servers", lambda given: started(place, call_s=60))
+        client = functools.partial(ConversingClient, rows=SCRIPT)
+        with run_server(client=client, tokenizer=make_tokenizer(TEMPLATE), max_model_len=4096) as server:
+            body = {"input": "ASK-HANGS", "tools": [MCP], "stream": how == "stream", "background": how == "background"}
+            if how == "background":
+                begun = server.http.post("/v1/responses", json=body).json()
+                wait_for(lambda: place.seen)
+                ended = server.http.post(f"/v1/responses/{begun['id']}/cancel").json()
+                assert ended["status"] == "cancelled"
+            elif how == "stream":
+                with server.http.stream("POST", "/v1/responses", json=body) as answer:
+                    next(line for line in answer.iter_lines() if "mcp_call.in_progress" in line)
+                    wait_for(lambda: place.seen)
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    server.http.post("/v1/responses", json=body, timeout=0.5)
+            assert place.cancelled.wait(5)
+            assert text(post(server, input="ASK-ONE").json()) == "It is warm."
+
+
+def test_an_engine_that_dies_between_runs_fails_the_response(server: RunningServer) -> None:
+    outputs = PromptRun._outputs
+
+    async def dying(run: PromptRun) -> AsyncGenerator[PromptOutput, None]:
+        if run.again:
+            raise EngineDeadError("The engine died.")
+        async for item in outputs(run):
+            yield item
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PromptRun, "_outputs", dying)
+        events = parsed(post(server, input="ASK-ONE", stream=True).text)
+        whole = post(server, input="ASK-ONE")
+    assert events[-1]["type"] == "response.failed" and whole.status_code >= 500
+    last = events[-1]["response"]["output"][-1]
+    assert last["type"] == "mcp_call" and last["output"] == "WARM in Bonn"
+    assert text(post(server, input="ASK-ONE").json()) == "It is warm."
+
+
+def test_a_result_that_exceeds_the_context_fails_the_response(server: RunningServer) -> None:
+    answer = post(server, input="ASK-LONG")
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded"
+    streamed = parsed(post(server, input="ASK-LONG", stream=True).text)[-1]
+    assert streamed["type"] == "response.failed" and streamed["response"]["output"][-1]["type"] == "mcp_call"
+
+
+def test_what_the_start_refuses() -> None:
+    def problems(*given: str) -> str:
+        merged = SimpleNamespace(value=lambda name: list(given))
+        return " ".join(tool_server_problems(merged))  # type: ignore[arg-type]
+
+    assert not problems() and not problems("http://a:1/mcp", "b=https://b.example/sse", "127.0.0.1:8000", "[::1]:8000")
+    assert "no tools of its own" in problems("demo")
+    for wrong in ("ftp://a", "http://", "http://u:p@a/mcp", "http://a:99999/", "a:b:c"):
+        assert f"{wrong}: expected [LABEL=]http" in problems(wrong)
+    assert "'a b' is no label" in problems("a b=http://a") and "'a' is named twice" in problems(
+        "a=http://a", "a=http://b"
+    )
+    assert "expected at most 16" in problems(*["http://a:1/mcp"] * 17)
+    assert address_of("h:1") == (None, "http://h:1/sse") and address_of("http://a/?b=c") == (None, "http://a/?b=c")
+    assert address_of("x=http://a/mcp") == ("x", "http://a/mcp")
 
 
 def test_arguments_that_are_no_object(place: StandIn) -> None:

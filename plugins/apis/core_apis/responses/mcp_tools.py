@@ -26,7 +26,10 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Fields that would change what is called, with what to do instead."""
-NO_SERVERS: Final = "call the MCP server from the client and offer its tools as functions; the operator may name one that this server calls (--tool-server)"
+NO_SERVERS: Final = (
+    "call the MCP server from the client and offer its tools as functions; the operator may name one that this server calls "
+    "(--tool-server)"
+)
 
 
 def shown_tools(tool: Mapping[str, Any], servers: Sequence[ToolServer], place: str) -> tuple[str, list[ServerTool]]:

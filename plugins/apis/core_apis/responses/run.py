@@ -17,7 +17,7 @@ from core.api.errors import CoreError, EngineDeadError
 from core_apis.answers.prompt_output import Outputs
 from core_apis.answers.stream import num_entries, written
 from core_apis.errors import error_event
-from core_apis.protocol.response_objects import ResponseObject
+from core_apis.protocol.response_objects import ResponseObject, Status
 from core_apis.responses.hosted_calls import HostedCall
 from core_apis.responses.store import ResponseStore
 from core_apis.responses.stored_response import StoredResponse
@@ -26,6 +26,9 @@ from core_apis.tools.offered import CallResult
 from core_frontend.api.outputs import RequestOutput
 
 logger = logging.getLogger("core_apis")
+
+TOKEN_CHARACTERS = 4
+"""Characters of a result of a tool that take as long to write as a token."""
 
 
 class Trail(Protocol):
@@ -140,13 +143,14 @@ class ResponseRun:
             try:
                 while self.writer.awaited is not None:
                     result = await results[self.writer.awaited]
+                    self.num_written += len(result.output or "") // TOKEN_CHARACTERS
                     yield await asyncio.to_thread(self.writer.resume, result)
             finally:
                 for each in results.values():
                     each.cancel()
             outputs = None if self.writer.needs_client else await rounds.next(self.writer)
             if outputs is None:
-                yield self.writer.end("completed" if self.writer.needs_client else "incomplete")
+                yield await asyncio.to_thread(self._end, "completed" if self.writer.needs_client else "incomplete")
                 return
             self.outputs = outputs
             async with aclosing(outputs):
@@ -162,6 +166,12 @@ class ResponseRun:
     def _push(self, output: RequestOutput) -> list[bytes]:
         events = self.writer.push(output)
         if self.writer.ended and self.entry is not None:
+            self.entry.write()
+        return events
+
+    def _end(self, status: Status) -> list[bytes]:
+        events = self.writer.end(status)
+        if self.entry is not None:
             self.entry.write()
         return events
 

@@ -5,6 +5,7 @@ Owns: the meaning of an address, and the sentence for a missing package. Never d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from importlib.util import find_spec
 from urllib.parse import urlsplit
@@ -25,6 +26,9 @@ def tool_servers(given: Sequence[str]) -> ToolServers | None:
         )
     from core_apis.tools.mcp_server import McpServer
 
+    # The package logs what it cannot read whole, up to a megabyte each; a call that fails is logged in one line here.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     connections: list[McpServer] = []
     for each in given:
         label, url = address_of(each)
