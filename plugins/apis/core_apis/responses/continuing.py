@@ -36,7 +36,7 @@ def check_hosted(body: ResponsesRequest | ChatRequest) -> None:
         if getattr(body, name):
             raise RequestError(
                 f"{name} is about one run of the model, and a response with tools of type 'mcp' has several; leave one of "
-                "them out.",
+                f"them out, or send {name}: false where the server gives it to every answer.",
                 param=name,
             )
 
