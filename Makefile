@@ -28,7 +28,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve site wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-kv soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-know test-long test-fabrics test-media test-nodes test-packages test-page test-pooling test-ranks test-ray test-trl \
+	test-control-text test-drafts test-fake-device test-know test-long test-fabrics test-media test-nodes test-packages test-page test-pooling test-ranks test-ray test-tools test-trl \
 	test-slow test-vllm-examples test-whole gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -123,6 +123,16 @@ $(VENV)/fabrics/.installed: $(TEST_STAMP) pyproject.toml
 test-fabrics: $(VENV)/fabrics/.installed  ## pages that NIXL and Mooncake move (115 MB from PyPI; Mooncake needs libibverbs1, libnl-3-200, libnl-route-3-200, libnuma1, libcurl4)
 	$(VENV)/fabrics/bin/python -m pytest tests/kv/test_fabrics.py tests/engine/test_fabric_handoff.py
 	$(VENV)/fabrics/bin/python -m pytest --long tests/kit/test_conformance_of_ours.py -k "kv_connector.nixl or kv_connector.mooncake"
+
+$(VENV)/tools/.installed: $(TEST_STAMP) plugins/apis/pyproject.toml
+	python3 -m venv $(VENV)/tools
+	$(VENV)/tools/bin/python -m pip install --quiet --no-compile "mcp>=2.3"
+	$(PYTHON) -c 'import site; print("import site; site.addsitedir({!r})".format(site.getsitepackages()[0]))' > \
+		$$($(VENV)/tools/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_core.pth
+	touch $@
+
+test-tools: $(VENV)/tools/.installed  ## tools of real MCP servers of the mcp package, and of servers that lie
+	$(VENV)/tools/bin/python -m pytest tests/apis/responses/test_mcp_servers.py
 
 test-models: $(TEST_STAMP)  ## the larger real model against transformers and the gguf package
 	$(PYTHON) -m pytest -m models

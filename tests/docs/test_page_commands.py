@@ -27,6 +27,8 @@ EXPECTED = {
     "each gets fewer drafts": "told to a reader who starts the command as it is",
     "shelf": "a connector that the reader writes",
     "my_plugin": "a processor that the reader writes",
+    "'passages'": "an IO processor that the reader writes",
+    "model 'DIR'": "a configuration that the reader has",
     "model 'HEAD'": "a draft that the reader has",
     "sql: there is no such file": "adapters that the reader has",
     "fr: there is no such file": "adapters that the reader has",

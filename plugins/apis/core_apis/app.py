@@ -50,6 +50,7 @@ from core_apis.server.own_middleware import load_middleware
 from core_apis.server.turnstile import Turnstile
 from core_apis.sessions.directory import session_files
 from core_apis.sessions.service import SessionService
+from core_apis.tools.making import tool_servers
 from core_apis.transfer import with_transfer
 from core_apis.watching import Generate, watched
 from core_config.served.server_config import ServerConfig
@@ -225,6 +226,7 @@ def _context(
         batches=batch_service(server, engine.config),
         quotes=quotes,
         prefill=prefill,
+        tools=tool_servers(server.tool_servers),
     )
 
 

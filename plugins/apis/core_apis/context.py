@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing
     from core_apis.prefill.router import PrefillRouter
     from core_apis.quotes import ServerQuotes
+    from core_apis.tools.tool_servers import ToolServers
 
 
 @dataclass(slots=True)
@@ -70,6 +71,7 @@ class ServingContext:
     batches: files and batches; None: the server has neither.
     quotes: what requests would take; None: the server quotes nothing.
     prefill: sends prompts to other servers; None: it knows none.
+    tools: the tool servers of the operator; None: there are none.
     """
 
     engine: ServingEngine
@@ -98,6 +100,7 @@ class ServingContext:
     batches: BatchService | None = None
     quotes: ServerQuotes | None = None
     prefill: PrefillRouter | None = None
+    tools: ToolServers | None = None
 
     @property
     def names(self) -> ServedNames:
@@ -137,6 +140,8 @@ class ServingContext:
         await self.sessions.pins.close()
         if self.prefill is not None:
             await self.prefill.close()
+        if self.tools is not None:
+            await self.tools.close()
         if self.traffic is not None:
             await asyncio.to_thread(self.traffic.close)
         if self.tracing is not None:

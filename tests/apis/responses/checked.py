@@ -14,6 +14,7 @@ TEXT_FIELDS = {
     "response.reasoning_summary_text": ("summary", "text"),
     "response.function_call_arguments": (None, "arguments"),
     "response.custom_tool_call_input": (None, "input"),
+    "response.mcp_call_arguments": (None, "arguments"),
 }
 
 
@@ -45,7 +46,7 @@ def added_up(events: list[dict[str, Any]]) -> dict[str, Any]:
         kind, index = event["type"], event["output_index"]
         if kind == "response.output_item.added":
             assert not is_open and index == len(output)
-            assert event["item"]["status"] == "in_progress"
+            assert event["item"].get("status") == (None if event["item"]["type"] == "mcp_list_tools" else "in_progress")
             item_id = event["item"]["id"]
             is_open = True
             continue

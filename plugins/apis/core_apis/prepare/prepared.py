@@ -22,6 +22,7 @@ from core_apis.protocol.pooling import PoolingBody
 from core_apis.protocol.responses import ResponsesRequest
 from core_apis.responses.items import KeptItem
 from core_apis.responses.tools import ToolTable
+from core_apis.tools.offered import ServerTool
 from core_config.served.template_settings import TemplateSettings
 from core_formats.selection import AnswerFormat
 from core_formats.server_limits import ServerLimits
@@ -200,6 +201,7 @@ class PreparedResponse(msgspec.Struct):
     tools: by the name that the model sees.
     unknown: fields that were left out.
     shown_tools: the tools as JSON, as they came; empty: there are none.
+    hosted: tools that this server runs for the model, by the label of their server.
     """
 
     body: ResponsesRequest
@@ -208,6 +210,7 @@ class PreparedResponse(msgspec.Struct):
     tools: ToolTable
     unknown: list[str]
     shown_tools: bytes = b""
+    hosted: dict[str, list[ServerTool]] = {}
 
 
 class PreparedMessages(msgspec.Struct):

@@ -116,6 +116,16 @@ class FunctionDoneEvent(OfItem, kw_only=True):
     arguments: str
 
 
+class McpDoneEvent(OfItem, kw_only=True):
+    """The whole arguments of a tool server's call."""
+
+    arguments: str
+
+
+class McpEvent(OfItem, kw_only=True):
+    """A tool server's call or list is in progress, complete, or failed."""
+
+
 class CustomDoneEvent(OfItem, kw_only=True):
     """The whole input of a custom tool's call."""
 
@@ -136,5 +146,7 @@ StreamedEvent = (
     | CallDeltaEvent
     | FunctionDoneEvent
     | CustomDoneEvent
+    | McpDoneEvent
+    | McpEvent
 )
 """The union of all events."""

@@ -19,6 +19,7 @@ from core_observers.receipts.receipt import IssuedReceipt
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+McpStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
@@ -86,7 +87,44 @@ class CustomCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
     namespace: str | UnsetType = UNSET
 
 
-OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem
+class McpError(msgspec.Struct, tag_field="type", tag="mcp_tool_execution_error"):
+    """Why a call has no output. content: parts of text, as a tool server sends them."""
+
+    content: list[dict[str, str]]
+
+
+class McpCallItem(msgspec.Struct, tag_field="type", tag="mcp_call"):
+    """A call of a tool server's tool, which the server ran. output: None until it has ended, and if it failed."""
+
+    id: str
+    status: McpStatus
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: McpError | None = None
+    approval_request_id: str | None = None
+
+
+class McpTool(msgspec.Struct):
+    """A tool of a tool server, as a request may call it."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    annotations: None = None
+
+
+class McpListItem(msgspec.Struct, tag_field="type", tag="mcp_list_tools"):
+    """The tools of one tool server that the model was shown."""
+
+    id: str
+    server_label: str
+    tools: list[McpTool]
+    error: str | None = None
+
+
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem | McpCallItem | McpListItem
 CallItem = FunctionCallItem | CustomCallItem
 
 

@@ -31,7 +31,6 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 NEUTRAL: Mapping[str, str] = MappingProxyType(
     {
         "client_metadata": "what a client says about itself",
-        "max_tool_calls": "counts calls of hosted tools, of which there are none",
         "prompt_cache_key": "prefixes are found by their content",
         "prompt_cache_options": "prefixes are kept as long as there is room",
         "prompt_cache_retention": "prefixes are kept as long as there is room",
@@ -168,8 +167,9 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     timings: bool | None = None
     energy: bool | None = None
 
-    client_metadata: Any = None
     max_tool_calls: Any = None
+
+    client_metadata: Any = None
     prompt_cache_key: Any = None
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None

@@ -16,6 +16,7 @@ from core_apis.field_names import combined, own_names
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparedChat, PreparedResponse
 from core_apis.protocol.responses import Reference, ResponsesRequest, unknown_fields
+from core_apis.responses.continuing import check_calls, check_hosted, continue_body
 from core_apis.responses.conversation import Item
 from core_apis.responses.items import complete, given_items
 from core_apis.responses.kept_items import KeptItems, unpacked
@@ -48,8 +49,14 @@ def prepare_response(preparation: Preparation, asked: Decoded) -> PreparedRespon
     body.check(preparation.settings.limits)
     check_history(body, kept)
     items = given_items(body.input, kept.known)
-    tools = chat_tools(body.tools, body.tool_choice)
+    tools = chat_tools(body.tools, body.tool_choice, kept.servers)
+    if tools.shown:
+        check_calls(body)
+        check_hosted(body)
     conversation = [*(kept.history or ()), *items]
+    if kept.continued is not None:
+        conversation += kept.continued.items
+        continue_body(body, tools, kept.continued, auto=preparation.settings.auto_tool_choice)
 
     def prepare(some: list[Item]) -> PreparedChat:
         return preparation.prepare_chat(chat_request(body, some, tools))
@@ -59,8 +66,9 @@ def prepare_response(preparation: Preparation, asked: Decoded) -> PreparedRespon
     chat.names = combined(chat.names, FIELD_NAMES)
     shown_tools = bytes(asked.given["tools"]) if body.tools else b""
     body.input = body.tools = None
-    kept_items = complete(items) if body.stored else []
-    return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(asked.given), shown_tools)
+    kept_items = complete(items) if body.stored and kept.continued is None else []
+    unknown = unknown_fields(asked.given)
+    return PreparedResponse(body, chat, kept_items, tools.table, unknown, shown_tools, tools.shown)
 
 
 def _as_it_is(preparation: Preparation, reference: Reference) -> Reference:

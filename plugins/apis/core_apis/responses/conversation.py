@@ -87,6 +87,8 @@ class _Reader:
             "custom_tool_call": self._custom_call,
             "function_call_output": self._output,
             "custom_tool_call_output": self._output,
+            "mcp_call": self._mcp_call,
+            "mcp_list_tools": self._mcp_list,
         }
 
     def read(self, item: Item, place: str) -> None:
@@ -142,6 +144,19 @@ class _Reader:
         text = _text(item.get("output"), f"{place}.output")
         self._add({"role": "tool", "tool_call_id": call_id, "content": text})
 
+    def _mcp_call(self, item: Item, place: str) -> None:
+        """Read a call that a server ran, with its result: what the model wrote, and what it was told."""
+        name = seen_name(_required(item, "name", place), _required(item, "server_label", place))
+        call_id = _required(item, "id", place)
+        function = {"name": name, "arguments": _required(item, "arguments", place)}
+        self._add_call({"id": call_id, "type": "function", "function": function})
+        output = item.get("output")
+        text = _error_text(item.get("error"), place) if output is None else _text(output, f"{place}.output")
+        self._add({"role": "tool", "tool_call_id": call_id, "content": text})
+
+    def _mcp_list(self, item: Item, place: str) -> None:
+        """Read over a list of tools: the model is shown the tools of the request that it answers."""
+
     def _add(self, message: Message) -> None:
         self.messages.append(message)
         self.answer = None
@@ -170,6 +185,19 @@ def _required(item: Item, name: str, place: str) -> str:
     if not isinstance(value, str):
         raise RequestError(f"{place}.{name} is {type(value).__name__}; expected a text.", param="input")
     return value
+
+
+def _error_text(error: object, place: str) -> str:
+    """Return what the model is told of a call without an output."""
+    if error is None:
+        return "Error: the call was not run."
+    if isinstance(error, str):
+        return f"Error: {error}"
+    if not isinstance(error, dict):
+        raise RequestError(f"{place}.error is {type(error).__name__}; expected an object or null.", param="input")
+    content = error.get("content")
+    text = error.get("message") if content is None else _text(content, f"{place}.error.content")
+    return f"Error: {text}"
 
 
 def _reasoning_text(item: Item, place: str) -> str:

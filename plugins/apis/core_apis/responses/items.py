@@ -21,11 +21,13 @@ PREFIXES = {
     "custom_tool_call": "ctc",
     "function_call_output": "fco",
     "custom_tool_call_output": "ctco",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
 }
 REFERENCE = "item_reference"
 READ = frozenset({
     "type", "id", "status", "role", "content", "summary", "encrypted_content", "arguments", "call_id", "name", "namespace",
-    "input", "output",
+    "input", "output", "server_label", "error", "tools", "approval_request_id",
 })  # fmt: skip
 """Fields of items that are read, or used in answers."""
 PART_READ = frozenset({"type", "text", "refusal", "annotations", "logprobs"})

@@ -8,7 +8,7 @@ The form is the length of the stored items (uint32, little-endian), these as JSO
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from core.api.errors import UNREADABLE, RequestError
 from core_apis.protocol.responses import Reference
 from core_apis.responses.conversation import Item
 from core_apis.responses.items import REFERENCE, KeptItem
+from core_apis.tools.offered import ToolServer
 
 Buffer = bytes | bytearray | memoryview
 
@@ -28,16 +29,35 @@ They are searched first: bodies are long, and few refer to any.
 LONGEST_MARK = max(map(len, MARKS))
 
 
+class Continued(msgspec.Struct):
+    """What an answer has come to, when the model is to go on with the results of the tools that ran for it.
+
+    items: of its output so far, results included. calls: whether the model may call again.
+    max_output_tokens: number of tokens left; None: as many as fit.
+    """
+
+    items: list[Item]
+    calls: bool = True
+    max_output_tokens: int | None = None
+
+
 class KeptItems(msgspec.Struct):
-    """The store's content for one body.
+    """What the server knows of one body, besides its bytes.
 
     history: items of the earlier responses, in order; None: the body names none.
     known: items by id, as far as the body refers to them.
+    servers: the tool servers of the operator, if the body may offer their tools.
+    continued: None: the answer has not begun.
     """
 
     history: list[Item] | None = None
     known: dict[str, Item] = {}
+    servers: list[ToolServer] = []
+    continued: Continued | None = None
 
+
+HOSTED_MARK = b"mcp"
+"""A type that a body must contain to offer tools of the operator's servers."""
 
 _decode_kept = msgspec.json.Decoder(KeptItems).decode
 
@@ -54,10 +74,21 @@ def referred(reference: Reference) -> list[str]:
     return [item.id for item in items if item.type == REFERENCE and item.id]
 
 
-def packed(history: bytes | None, known: Mapping[str, KeptItem]) -> bytes:
+def packed(
+    history: bytes | None,
+    known: Mapping[str, KeptItem],
+    servers: Sequence[ToolServer] = (),
+    continued: Continued | None = None,
+) -> bytes:
     """Return the items as they precede a body. history: a list in JSON."""
     items = {name: msgspec.Raw(item.data) for name, item in known.items()}
-    kept = b'{"history":' + (history or b"null") + b',"known":' + msgspec.json.encode(items) + b"}"
+    parts = {
+        "history": msgspec.Raw(history or b"null"),
+        "known": items,
+        "servers": servers,
+        "continued": continued,
+    }
+    kept = msgspec.json.encode(parts)
     return len(kept).to_bytes(LENGTH_BYTES, "little") + kept
 
 

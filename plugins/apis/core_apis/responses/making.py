@@ -18,7 +18,7 @@ from core_apis.responses.event_log import EventLog
 from core_apis.responses.head import response_head
 from core_apis.responses.message_logprobs import MessageLogprobs
 from core_apis.responses.output_items import OutputItems
-from core_apis.responses.run import ResponseRun
+from core_apis.responses.run import ResponseRun, Rounds
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.responses.writer import ResponseWriter
 
@@ -32,10 +32,12 @@ def response_run(
     outputs: Outputs,
     *,
     created: int,
+    rounds: Rounds | None = None,
 ) -> ResponseRun:
     """Return the run of a response.
 
-    outputs: those of `run`, unless it cannot continue. created: seconds since the epoch.
+    outputs: those of `run`, unless it cannot continue. created: seconds since the epoch. rounds: run the tools of tool
+        servers; None: the response has none.
     """
     body = prepared.body
     head = response_head(prepared, response_id, created)
@@ -51,9 +53,17 @@ def response_run(
         sealed=body.includes(ENCRYPTED_REASONING),
         logprobs=logprobs,
     )
-    writer = ResponseWriter(head, AnswerParser(prepared.chat), items, logprobs, times=bool(body.timings))
+    writer = ResponseWriter(
+        head,
+        AnswerParser(prepared.chat),
+        items,
+        logprobs,
+        times=bool(body.timings),
+        hosted=prepared.hosted,
+        tools=prepared.tools,
+    )
     if not body.stored:
-        return ResponseRun(writer, outputs, context.responses, None)
+        return ResponseRun(writer, outputs, context.responses, None, rounds=rounds)
     entry = StoredResponse.of(tenant, head, prepared.items, EventLog() if body.stream else None)
     trail = context.pipeline.trail(run, entry, follows=bool(body.stream and not body.background))
-    return ResponseRun(writer, outputs, context.responses, entry, trail)
+    return ResponseRun(writer, outputs, context.responses, entry, trail, rounds)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from core_apis.protocol.response_events import ResponseEvent
 from core_apis.protocol.response_objects import OutputItem
+from core_apis.responses.mcp_items import OpenList, OpenMcpCall
 from core_apis.responses.message_logprobs import MessageLogprobs
 from core_apis.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning, OpenSummary
 from core_apis.responses.tools import OfferedTool, ToolTable
+from core_apis.tools.offered import CallResult, ServerTool
 from core_formats.answers.events import AnswerEvent, ArgumentsDelta, CallStart, ReasoningDelta, TextDelta
 
 
 class OutputItems:
-    """The items of one response. whole: those that have ended.
+    """The items of one response. whole: those that have ended. num_listed: how many of them are lists of tools.
 
     summarized: whether reasoning is reported as a summary. sealed: whether it also comes in the form that clients send
         back.
@@ -32,6 +34,7 @@ class OutputItems:
     ) -> None:
         self._response_id = response_id
         self.whole: list[OutputItem] = []
+        self.num_listed = 0
         self._tools = tools
         self._summarized = summarized
         self._sealed = sealed
@@ -39,8 +42,14 @@ class OutputItems:
         self._open: OpenItem | None = None
         self._space = ""
 
-    def add(self, event: AnswerEvent) -> list[ResponseEvent]:
-        """Return the events that an event of the answer adds."""
+    def list_tools(self, label: str, tools: list[ServerTool]) -> list[ResponseEvent]:
+        """Return the events of the list of a tool server's tools."""
+        events = self._begin(OpenList(self._response_id, len(self.whole), label, tools))
+        self.num_listed += 1
+        return events + self.end(complete=True)
+
+    def add(self, event: AnswerEvent, result: CallResult | None = None) -> list[ResponseEvent]:
+        """Return the events that an event of the answer adds. result: of the call that the event ends, if it ran here."""
         if isinstance(event, TextDelta):
             return self._text(event.text)
         self._space = ""  # between items it belongs to no item
@@ -51,17 +60,22 @@ class OutputItems:
         if isinstance(event, CallStart):
             tool = self._tools.get(event.name) or OfferedTool(event.name, "function")
             events = self.end(complete=True)
-            return events + self._begin(OpenCall(self._response_id, len(self.whole), tool, event.id))
+            index = len(self.whole)
+            if tool.kind == "mcp":
+                return events + self._begin(OpenMcpCall(self._response_id, index, tool))
+            return events + self._begin(OpenCall(self._response_id, index, tool, event.id))
         call = self._open
-        assert isinstance(call, OpenCall), "arguments of a call that has not begun"
+        assert isinstance(call, OpenCall | OpenMcpCall), "arguments of a call that has not begun"
         if isinstance(event, ArgumentsDelta):
             return call.add(event.text)
+        if isinstance(call, OpenMcpCall):
+            call.result = result
         return self.end(complete=event.complete)
 
     def finish(self, *, complete: bool) -> list[ResponseEvent]:
         """Return the events at the end of the answer. complete: whether it was not truncated."""
-        if complete and self._open is None and not self.whole:
-            message = OpenMessage(self._response_id, 0)
+        if complete and self._open is None and len(self.whole) == self.num_listed:
+            message = OpenMessage(self._response_id, len(self.whole))
             return [*self._begin(message), *self._say(message, self._space, begins=True), *self.end(complete=True)]
         return self.end(complete=complete)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Protocol
@@ -17,13 +17,18 @@ from core.api.errors import CoreError, EngineDeadError
 from core_apis.answers.prompt_output import Outputs
 from core_apis.answers.stream import num_entries, written
 from core_apis.errors import error_event
-from core_apis.protocol.response_objects import ResponseObject
+from core_apis.protocol.response_objects import ResponseObject, Status
+from core_apis.responses.hosted_calls import HostedCall
 from core_apis.responses.store import ResponseStore
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.responses.writer import ResponseWriter
+from core_apis.tools.offered import CallResult
 from core_frontend.api.outputs import RequestOutput
 
 logger = logging.getLogger("core_apis")
+
+TOKEN_CHARACTERS = 4
+"""Characters of a result of a tool that take as long to write as a token."""
 
 
 class Trail(Protocol):
@@ -38,12 +43,25 @@ class Trail(Protocol):
         ...
 
 
+class Rounds(Protocol):
+    """The tools that a response runs, and the further runs of the model that read their results."""
+
+    def start(self, calls: Sequence[HostedCall]) -> Mapping[str, asyncio.Future[CallResult]]:
+        """Start calls; return their results by the id of each."""
+        ...
+
+    async def next(self, writer: ResponseWriter) -> Outputs | None:
+        """Return the outputs of the next run; None: no token is left for it. Raises RequestError."""
+        ...
+
+
 class ResponseRun:
     """The run of one response.
 
     outputs: of the engine; closed with the run, which aborts what still runs.
     entry: the store's entry; None: the response is not stored.
     trail: lets the response outlive the server; None: it ends with the server.
+    rounds: run the tools of tool servers; None: it has none.
     num_written: tokens and log probabilities in it so far.
     """
 
@@ -54,6 +72,7 @@ class ResponseRun:
         store: ResponseStore,
         entry: StoredResponse | None,
         trail: Trail | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
         self.writer = writer
         self.outputs = outputs
@@ -61,6 +80,7 @@ class ResponseRun:
         self.entry = entry
         self.num_written = 0
         self._trail = trail
+        self._rounds = rounds
 
     @property
     def is_kept_apart(self) -> bool:
@@ -69,9 +89,13 @@ class ResponseRun:
 
     async def whole(self) -> ResponseObject:
         """Return the response once it has ended. A failure is raised, and nothing is stored."""
+        self.writer.list_tools()
         async with aclosing(self.outputs) as outputs:
             async for _, output in outputs:
                 await self._pushed(output)
+        async with aclosing(self._further()) as further:
+            async for _ in further:
+                pass
         self._keep()
         return self.writer.response
 
@@ -95,6 +119,9 @@ class ResponseRun:
                     if item is None:
                         break
                     events = await self._pushed(item[1])
+            async with aclosing(self._further()) as further:
+                async for events in further:
+                    yield self._noted(events)
         except Exception as error:
             if not isinstance(error, CoreError):
                 logger.exception("A response failed.")
@@ -105,6 +132,31 @@ class ResponseRun:
         finally:
             self._cancel()
 
+    async def _further(self) -> AsyncGenerator[list[bytes], None]:
+        """Run the calls of tool servers, and the model again with their results, until the response has ended.
+
+        Yield the events of all that. They are written in a thread: a result may have a megabyte.
+        """
+        rounds = self._rounds
+        while rounds is not None and self.writer.calls and not self.writer.ended:
+            results = rounds.start(self.writer.calls)
+            try:
+                while self.writer.awaited is not None:
+                    result = await results[self.writer.awaited]
+                    self.num_written += len(result.output or "") // TOKEN_CHARACTERS
+                    yield await asyncio.to_thread(self.writer.resume, result)
+            finally:
+                for each in results.values():
+                    each.cancel()
+            outputs = None if self.writer.needs_client else await rounds.next(self.writer)
+            if outputs is None:
+                yield await asyncio.to_thread(self._end, "completed" if self.writer.needs_client else "incomplete")
+                return
+            self.outputs = outputs
+            async with aclosing(outputs):
+                async for _, output in outputs:
+                    yield await self._pushed(output)
+
     async def _pushed(self, output: RequestOutput) -> list[bytes]:
         """Return the events of an output. The last ones contain the whole response."""
         num_new = num_entries(output)
@@ -114,6 +166,12 @@ class ResponseRun:
     def _push(self, output: RequestOutput) -> list[bytes]:
         events = self.writer.push(output)
         if self.writer.ended and self.entry is not None:
+            self.entry.write()
+        return events
+
+    def _end(self, status: Status) -> list[bytes]:
+        events = self.writer.end(status)
+        if self.entry is not None:
             self.entry.write()
         return events
 

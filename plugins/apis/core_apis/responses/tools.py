@@ -13,8 +13,10 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.errors import RequestError, nearest
+from core_apis.responses.mcp_tools import NO_SERVERS, shown_tools
+from core_apis.tools.offered import ServerTool, ToolServer
 
-ToolKind = Literal["function", "custom"]
+ToolKind = Literal["function", "custom", "mcp"]
 Tool = dict[str, Any]
 
 SEPARATOR = "__"
@@ -29,7 +31,7 @@ HOSTED: Mapping[str, str] = MappingProxyType(
         "file_search": "leave it out",
         "image_generation": "leave it out",
         "local_shell": "offer a function that runs commands",
-        "mcp": "call the MCP server from the client and offer its tools as functions",
+        "mcp": NO_SERVERS,
         "programmatic_tool_calling": "leave it out",
         "shell": "offer a function that runs commands",
         "tool_search": "offer all tools at once",
@@ -43,7 +45,7 @@ CHAT_FIELDS = ("name", "description", "parameters", "strict")
 
 
 class OfferedTool(msgspec.Struct, array_like=True):
-    """A tool as the client knows it."""
+    """A tool as the client knows it. kind: `mcp`: this server calls it; its namespace is the label of its tool server."""
 
     name: str
     kind: ToolKind
@@ -55,20 +57,28 @@ ToolTable = dict[str, OfferedTool]
 
 
 class ChatTools(msgspec.Struct):
-    """The tools of a chat request. tools, choice: its fields. table: for the translation back."""
+    """The tools of a chat request. tools, choice: its fields. table: for the translation back.
+
+    shown: tools of tool servers, by label.
+    """
 
     tools: list[Tool]
     choice: str | Tool | None
     table: ToolTable
+    shown: dict[str, list[ServerTool]] = {}
 
 
-def chat_tools(tools: Sequence[Tool] | None, choice: str | Tool | None) -> ChatTools:
-    """Translate the tools and the choice of a request. Raises RequestError."""
+def chat_tools(
+    tools: Sequence[Tool] | None, choice: str | Tool | None, servers: Sequence[ToolServer] = ()
+) -> ChatTools:
+    """Translate the tools and the choice of a request. servers: the operator's. Raises RequestError."""
     made = ChatTools([], None, {})
     for index, tool in enumerate(tools or ()):
         place = f"tools[{index}]"
         if tool.get("type") == "namespace":
             _add_namespace(made, tool, place)
+        elif tool.get("type") == "mcp" and servers:
+            _add_server(made, tool, servers, place)
         else:
             _add(made, tool, None, place)
     made.choice = _chat_choice(made.table, choice)
@@ -92,7 +102,17 @@ def _add_namespace(made: ChatTools, tool: Tool, place: str) -> None:
         _add(made, each, namespace, within)
 
 
-def _add(made: ChatTools, tool: Tool, namespace: str | None, place: str) -> None:
+def _add_server(made: ChatTools, tool: Tool, servers: Sequence[ToolServer], place: str) -> None:
+    label, tools = shown_tools(tool, servers, place)
+    if label in made.shown:
+        raise RequestError(f"{place} names the tool server '{label}' again; name each once.", param="tools")
+    made.shown[label] = tools
+    for each in tools:
+        function = {"name": each.name, "description": each.description, "parameters": each.input_schema}
+        _add(made, {"type": "function", **function}, label, f"{place} ('{each.name}')", runs_here=True)
+
+
+def _add(made: ChatTools, tool: Tool, namespace: str | None, place: str, *, runs_here: bool = False) -> None:
     kind = tool.get("type")
     if kind not in ("function", "custom"):
         raise _unserved(kind, place)
@@ -102,7 +122,7 @@ def _add(made: ChatTools, tool: Tool, namespace: str | None, place: str) -> None
     seen = seen_name(name, namespace)
     if seen in made.table:
         raise RequestError(f"{place} has the name '{seen}' of another tool; give each its own.", param="tools")
-    made.table[seen] = OfferedTool(name, kind, namespace)
+    made.table[seen] = OfferedTool(name, "mcp" if runs_here else kind, namespace)
     content = {field: tool[field] for field in CHAT_FIELDS if tool.get(field) is not None}
     content["name"] = seen
     if kind == "custom" and tool.get("format") is not None:
@@ -139,11 +159,11 @@ def _chat_choice(table: ToolTable, choice: str | Tool | None) -> str | Tool | No
     if choice is None or isinstance(choice, str):
         return choice
     kind = choice.get("type")
-    if kind in ("function", "custom"):
+    if kind in ("function", "custom", "mcp"):
         return _named(table, choice)
     if kind != "allowed_tools":
         raise RequestError(
-            f"tool_choice is of type {kind!r}; expected 'function', 'custom' or 'allowed_tools', or one of the texts "
+            f"tool_choice is of type {kind!r}; expected 'function', 'custom', 'mcp' or 'allowed_tools', or one of the texts "
             "'auto', 'none' and 'required'.",
             param="tool_choice",
         )
@@ -157,7 +177,7 @@ def _chat_choice(table: ToolTable, choice: str | Tool | None) -> str | Tool | No
 def _named(table: ToolTable, choice: Tool) -> Tool:
     """Return the tool that a choice names, in the form of chat requests."""
     name = choice.get("name")
-    namespace = choice.get("namespace")
+    namespace = choice.get("server_label" if choice.get("type") == "mcp" else "namespace")
     seen = seen_name(name, namespace) if isinstance(name, str) else ""
     known = table.get(seen)
     if known is None:
@@ -165,4 +185,5 @@ def _named(table: ToolTable, choice: Tool) -> Tool:
             f"tool_choice names the tool {name!r}, which tools do not have.{nearest(seen, table)}",
             param="tool_choice",
         )
-    return {"type": known.kind, known.kind: {"name": seen}}
+    kind = "custom" if known.kind == "custom" else "function"
+    return {"type": kind, kind: {"name": seen}}

@@ -9,7 +9,7 @@ A whole answer is assembled from its events; there is no second code path.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -29,8 +29,12 @@ from core_apis.protocol.response_objects import (
 )
 from core_apis.protocol.timings import timings_of
 from core_apis.protocol.usage import UsageCounter
+from core_apis.responses.hosted_calls import HostedCall, HostedCalls
 from core_apis.responses.message_logprobs import MessageLogprobs
 from core_apis.responses.output_items import OutputItems
+from core_apis.responses.tools import ToolTable
+from core_apis.tools.offered import CallResult, ServerTool
+from core_formats.answers.events import AnswerEvent
 from core_frontend.api.outputs import RequestOutput
 
 ENDINGS: Mapping[str, Status] = MappingProxyType({"length": "incomplete"})
@@ -48,6 +52,9 @@ class ResponseWriter:
     response: in its current state, without the item that is being written.
     logprobs: of messages, if they are wanted.
     times:    whether the response reports how long it took.
+    hosted:   tools that the server runs, by the label of their server.
+    calls:    calls that have to run before the response goes on.
+    awaited:  the id of the one whose result the next events need.
     """
 
     def __init__(
@@ -58,6 +65,8 @@ class ResponseWriter:
         logprobs: MessageLogprobs | None,
         *,
         times: bool = False,
+        hosted: Mapping[str, list[ServerTool]] = MappingProxyType({}),
+        tools: ToolTable | None = None,
     ) -> None:
         self.response = response
         self._parser = parser
@@ -66,6 +75,15 @@ class ResponseWriter:
         self._times = times
         self._usage = UsageCounter(details=True)
         self._number = 0
+        self._hosted = hosted
+        self._held = HostedCalls(tools or {})
+        self._released: Iterator[tuple[AnswerEvent, str | None]] = iter(())
+        self._waiting: AnswerEvent | None = None
+        self._round = 0
+        self._reasoning_tokens = 0
+        self.calls: list[HostedCall] = []
+        self.needs_client = False
+        self.awaited: str | None = None
         response.output = items.whole
 
     @property
@@ -79,11 +97,19 @@ class ResponseWriter:
         if self.response.status == "queued":
             events += self._written([self._lifecycle("queued")])
             self.response.status = "in_progress"
-        return events + self._written([self._lifecycle("in_progress")])
+        return events + self._written([self._lifecycle("in_progress")]) + self.list_tools()
+
+    def list_tools(self) -> list[bytes]:
+        """Return the events of the lists of tools that the model was shown; only the first call does anything."""
+        events: list[bytes] = []
+        if not self._items.whole:
+            for label, tools in self._hosted.items():
+                events += self._written(self._items.list_tools(label, tools))
+        return events
 
     def push(self, output: RequestOutput) -> list[bytes]:
         """Return the events of the next output, including the last events if it is the last output."""
-        self._usage.add(0, output)
+        self._usage.add(self._round, output)
         if output.explain is not None:
             self.response.explain = output.explain
         if output.receipt is not None:
@@ -97,12 +123,48 @@ class ResponseWriter:
             if self._logprobs is not None:
                 self._logprobs.take(completion)
             for event in self._parser.push(completion):
-                events += self._written(self._items.add(event))
+                if not (self._hosted and self._held.takes(event)):
+                    events += self._written(self._items.add(event))
             if completion.finish_reason == "abort":  # no client has cancelled it: the server was paused, or sleeps
                 events += self.fail(ended_early())
+            elif completion.finish_reason is not None and self._held:
+                events += self._hold(completion.finish_reason)
             elif completion.finish_reason is not None:
                 events += self.end(ENDINGS.get(completion.finish_reason, "completed"))
         return events
+
+    def resume(self, result: CallResult | None = None) -> list[bytes]:
+        """Return the events up to the next one that needs a result. result: of the call that was awaited."""
+        events: list[bytes] = []
+        if self._waiting is not None:
+            events += self._written(self._items.add(self._waiting, result))
+        self._waiting = self.awaited = None
+        for event, call_id in self._released:
+            if call_id is not None and self.calls:
+                self._waiting, self.awaited = event, call_id
+                return events
+            events += self._written(self._items.add(event))
+        return events + self._written(self._items.end(complete=True)) if self.calls else events
+
+    def next_round(self, parser: AnswerParser) -> None:
+        """Continue with the outputs of a further run of the model."""
+        self._reasoning_tokens += self._parser.reasoning_tokens
+        self._parser = parser
+        self._round += 1
+        self.calls = []
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Return the number of tokens that the model has written so far."""
+        return self._usage.completion_tokens
+
+    def _hold(self, reason: str) -> list[bytes]:
+        """Return the events at the end of a run with calls of tool servers: they run if the model ended by itself."""
+        self.needs_client = self._held.has_client_calls()
+        self.calls = self._held.calls() if reason == "stop" else []
+        self._released = self._held.released()
+        events = self.resume()
+        return events if self.calls else events + self.end(ENDINGS.get(reason, "completed"))
 
     def fail(self, error: Exception) -> list[bytes]:
         """Return the last events of a response that failed."""
@@ -144,6 +206,6 @@ class ResponseWriter:
             input_tokens=counted.prompt_tokens,
             input_tokens_details=InputTokensDetails(cached),
             output_tokens=counted.completion_tokens,
-            output_tokens_details=OutputTokensDetails(self._parser.reasoning_tokens),
+            output_tokens_details=OutputTokensDetails(self._reasoning_tokens + self._parser.reasoning_tokens),
             total_tokens=counted.total_tokens,
         )

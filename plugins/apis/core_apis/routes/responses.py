@@ -29,13 +29,15 @@ from core_apis.pipeline import Call, note_fields
 from core_apis.prepare.prepared import PreparedResponse
 from core_apis.protocol.response_objects import DeletedResponse, ItemList
 from core_apis.protocol.responses import Reference
-from core_apis.responses.kept_items import mentions_items, packed, referred
+from core_apis.responses.continuing import check_hosted
+from core_apis.responses.kept_items import HOSTED_MARK, mentions_items, packed, referred
 from core_apis.responses.making import response_run
 from core_apis.responses.run import ResponseRun
 from core_apis.responses.store import not_found
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.server.disconnect import until_disconnect
 from core_apis.sessions.joining import join_session
+from core_apis.tools.rounds import MOST_BODY, HostedRounds, RepeatedBody
 
 router = APIRouter(tags=["generation"])
 
@@ -50,18 +52,34 @@ async def create_response(request: Request) -> Response:
     """Answer a conversation, at once or in the background."""
     context = context_of(request)
     tenant = tenant_of(request)
-    async with intake(context, request, tenant, partial(prepare_response_of, context, tenant)) as (prepared, arrival):
+    repeated = RepeatedBody()
+    prepare = partial(prepare_response_of, context, tenant, repeated=repeated)
+    async with intake(context, request, tenant, prepare) as (prepared, arrival):
         call = Call(context, request, tenant, prepared, arrival)
         note_fields(call)
         session = await join_session(context, tenant, request.headers, prepared)
         body = prepared.body
+        if prepared.hosted:
+            check_hosted(prepared.chat.body)
+            if session is not None:
+                raise RequestError(
+                    "A session's turn is one run of the model, and a response with tools of type 'mcp' has several; leave "
+                    "one of them out.",
+                    param="session",
+                )
         _check_storing(context, tenant, prepared)
         response_id = f"resp_{uuid4().hex}"
         created = int(time.time())
         lasts = body.stored and bool(body.background or body.stream)
-        run = await context.pipeline.run(call, "response", response_id, created, lasts=lasts)
+        # A response whose tools run here ends with this server: a call that was begun cannot be begun again by the next.
+        run = await context.pipeline.run(call, "response", response_id, created, lasts=lasts and not prepared.hosted)
         run.session = session
-        response = response_run(context, tenant, prepared, response_id, run, run.outputs, created=created)
+        rounds = None
+        if prepared.hosted and context.tools is not None:
+            rounds = HostedRounds(context, context.tools, prepared, run, repeated)
+        response = response_run(
+            context, tenant, prepared, response_id, run, run.outputs, created=created, rounds=rounds
+        )
         if lasts and body.background:
             await run.accepted()  # what is to outlive the server is on disk before the client hears of it
             response.start()
@@ -137,13 +155,16 @@ async def list_input_items(request: Request, response_id: str) -> Response:
     return json_response(ItemList(page, first, last, start + limit < len(items)))
 
 
-async def prepare_response_of(context: ServingContext, tenant: Tenant, *pieces: bytearray) -> PreparedResponse:
-    """Return the prepared body, with the stored items that it names."""
+async def prepare_response_of(
+    context: ServingContext, tenant: Tenant, *pieces: bytearray, repeated: RepeatedBody | None = None
+) -> PreparedResponse:
+    """Return the prepared body, with the stored items that it names. repeated: keeps it, if its tools run here."""
     reference = await _reference(context, pieces)
     previous = reference.previous_response_id
     history = None if previous is None else context.responses.history(tenant, previous)
     known = context.responses.items(tenant, referred(reference))
-    kept = packed(history, known)
+    servers = context.tools.offered if context.tools is not None and _may_name_servers(pieces) else []
+    kept = packed(history, known, servers)
     most = context.server.limits.max_body_size
     if len(kept) > most:
         raise RequestError(
@@ -153,7 +174,15 @@ async def prepare_response_of(context: ServingContext, tenant: Tenant, *pieces: 
             code="body_too_large",
         )
     prepared: PreparedResponse = await context.preparer.prepare("response", kept, *pieces)
+    if prepared.hosted and repeated is not None:
+        repeated.keep(pieces, history, known, servers)
     return prepared
+
+
+def _may_name_servers(pieces: Sequence[bytearray]) -> bool:
+    """Return whether a body may have tools of tool servers. A larger body than these may have is not searched."""
+    whole = b"".join(pieces) if sum(map(len, pieces)) <= MOST_BODY else b""
+    return HOSTED_MARK in whole or not whole
 
 
 async def _reference(context: ServingContext, pieces: Sequence[bytearray]) -> Reference:

@@ -27,6 +27,7 @@ from core_config.served.server_config import (
     TraceSettings,
 )
 from core_config.served.template_settings import template_settings
+from core_config.served.tool_servers import tool_server_problems
 from core_formats.server_limits import ServerLimits
 
 _SAME = (
@@ -93,6 +94,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
             )
     problems += _quote_problems(merged)
     problems += prefill_problems(merged)
+    problems += tool_server_problems(merged)
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
@@ -116,6 +118,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
         traces=_traces(merged),
         log_config=log_config(merged.value("log_config_file"), merged.value("log_level")),
+        tool_servers=tuple(merged.value("tool_server")),
         custom_histogram_buckets=histogram_buckets(merged.value("custom_histogram_buckets"), problems),
         template=template_settings(merged, problems),
         **values,

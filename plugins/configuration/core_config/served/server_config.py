@@ -164,6 +164,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     batches: None: the server has no files and no batches.
     quotes: whether it foretells when requests have their first token and their end.
     prefill_servers: URLs of servers that may compute prompts.
+    tool_servers: MCP servers whose tools this server runs, as the user gave them.
     default_service_tier: class of requests that name none, `default` or `flex`.
     apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
     adapters: None: the server has no adapters.
@@ -231,6 +232,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_service_tier: str = "default"
     quotes: bool = False
     prefill_servers: tuple[str, ...] = ()
+    tool_servers: tuple[str, ...] = ()
     remote: RemoteSettings | None = None
     num_servers: int = 1
     is_one_of_several: bool = False

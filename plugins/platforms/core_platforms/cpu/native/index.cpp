@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "native.h"
 #include "pool.h"
@@ -14,6 +13,11 @@ namespace {
 constexpr long kTileRows = 32;  // rows whose scores are in memory at once
 constexpr long kPartKeys = 256; // keys of a task: a thread turns each key once for all rows of a tile and sequence
 constexpr long kPartChosen = 256;
+
+// A type of this file alone: std::greater would make sorts that other objects, of other instruction sets, share.
+struct Larger {
+    bool operator()(float one, float other) const { return one > other; }
+};
 
 struct ScoreJob {
     const KernelTable *table;
@@ -52,7 +56,7 @@ void choose_tile(const void *context, long tile) {
     if (!sorted) return job.exhausted->store(true);
     const auto score = [&](long i) { return row.scores[i] == row.scores[i] ? row.scores[i] : -INFINITY; };
     for (long i = 0; i < row.keys; i++) sorted[i] = score(i);
-    std::nth_element(sorted, sorted + top_k - 1, sorted + row.keys, std::greater<float>());
+    std::nth_element(sorted, sorted + top_k - 1, sorted + row.keys, Larger());
     const float limit = sorted[top_k - 1];
     long equal = top_k, found = 0; // how many of those with the limit's score are chosen
     for (long i = 0; i < top_k; i++) equal -= sorted[i] > limit;
