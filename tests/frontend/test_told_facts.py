@@ -112,6 +112,8 @@ def test_drafts_change_nothing(telling: LLM, mixture: Path) -> None:
     params = SamplingParams(temperature=0.4, top_k=5, seed=1, max_tokens=24, ignore_eos=True)
     with LLM(str(mixture), **told, **drafting, **SETTINGS) as engine:
         found = answers(engine, params, repeating)
+        stats = engine.stats()
+    assert 0 < stats.spec_num_accepted_tokens < stats.spec_num_draft_tokens
     for one, other in zip(found, answers(telling, params, repeating, salt="drafts"), strict=True):
         assert one.token_ids == other.token_ids
         assert one.sampling_mask == other.sampling_mask

@@ -78,11 +78,11 @@ class CompletionState:
     def update(self, output: EngineOutput) -> bool:
         """Add new tokens. Return whether a stop string ended the choice while the engine still runs it."""
         num_kept, stop = self._append_text(output)
+        if output.facts:
+            self._facts.add(output.facts, len(self.token_ids), num_kept)
         self.token_ids += output.token_ids[:num_kept]
         if output.logprobs is not None and self.logprobs is not None:
             self._append_logprobs(output.logprobs[:num_kept])
-        if output.facts:
-            self._facts.add(output.facts, num_kept)
         if stop is not None:
             self.finish_reason = "stop"
             self.stop_reason = stop

@@ -20,10 +20,13 @@ class ToldFacts:
         self._supports: list[list[int]] = []
         self._experts: list[ChosenExperts] = []
 
-    def add(self, message: bytes, num_kept: int) -> None:
-        """Add the facts of one output, of whose tokens the first `num_kept` are kept."""
+    def add(self, message: bytes, start: int, num_kept: int) -> None:
+        """Add the facts of one output: of the tokens from `start` on, of which the first `num_kept` are kept."""
         facts = decode_facts(message)
-        self._supports += token_lists(facts.supports[:num_kept])
+        if facts.supports:
+            unknown = start - len(self._supports)
+            self._supports += [[] for _ in range(unknown)]  # of an answer that began elsewhere
+            self._supports += token_lists(facts.supports[:num_kept])
         self._experts += facts.experts
 
     def mask(self, start: int) -> SamplingMask | None:
