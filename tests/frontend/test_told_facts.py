@@ -106,15 +106,20 @@ def test_cached_tokens_have_no_experts(telling: LLM) -> None:
 
 def test_drafts_change_nothing(telling: LLM, mixture: Path) -> None:
     """Rejected drafts leave no trace, and accepted ones have their own masks and experts."""
-    repeating = [[20, 21, 22, 23] * 6, [30, 31] * 9]
-    drafting = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    drafting = {"speculative_config": {"method": "given", "num_speculative_tokens": 3}}
     told = {"return_sampling_mask": True, "enable_return_routed_experts": True}
-    params = SamplingParams(temperature=0.4, top_k=5, seed=1, max_tokens=24, ignore_eos=True)
+    params = SamplingParams(temperature=0.9, top_k=12, seed=1, max_tokens=24, ignore_eos=True)
+    expected = answers(telling, params, salt="drafts")
+    found = []
     with LLM(str(mixture), **told, **drafting, **SETTINGS) as engine:
-        found = answers(engine, params, repeating)
+        for prompt, answer in zip(PROMPTS, expected, strict=True):
+            drafts = [token if place % 8 < 6 else 77 for place, token in enumerate(answer.token_ids)]
+            with_drafts = params.clone()
+            with_drafts.extra_args = {"given_token_ids": [drafts]}
+            found += answers(engine, with_drafts, [prompt])
         stats = engine.stats()
     assert 0 < stats.spec_num_accepted_tokens < stats.spec_num_draft_tokens
-    for one, other in zip(found, answers(telling, params, repeating, salt="drafts"), strict=True):
+    for one, other in zip(found, expected, strict=True):
         assert one.token_ids == other.token_ids
         assert one.sampling_mask == other.sampling_mask
         assert np.array_equal(one.routed_experts, other.routed_experts)
