@@ -18,6 +18,7 @@ from core.api.errors import ConfigError
 from core.api.sampling_params import RequestOutputKind
 from core_frontend.group.inproc import OfflineGroup
 from tests.apis.test_real_server import client_of, serving
+from tests.executor.test_doubles import TORCH, double
 from tests.ranks.test_experts import MOE
 from tests.ranks.test_ranks import ranks_of
 from tests.tiny_models import save_checkpoint, save_model
@@ -110,6 +111,15 @@ def test_ranks_tell_the_same(tmp_path: Path, more: dict[str, Any]) -> None:
         assert answers(engine) == expected
     finally:
         ranks_of(engine).close()
+
+
+def test_a_device_that_copies_late_tells_the_same(mixture: Path) -> None:
+    settings = {**SETTINGS, "dtype": "float32"}
+    params = SamplingParams(temperature=0.8, top_k=9, seed=5, max_tokens=6, ignore_eos=True)
+    with LLM(str(mixture), **settings, **TORCH) as engine:
+        expected = answers(engine, params)
+    with LLM(str(mixture), **settings, **double("late")) as engine:
+        assert answers(engine, params) == expected
 
 
 def test_stages_do_not_tell_experts(mixture: Path) -> None:

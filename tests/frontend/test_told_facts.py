@@ -18,6 +18,7 @@ from core.api.errors import ConfigError, RequestError
 from core_apis.answers.told_facts import add_facts
 from core_apis.protocol.completions import CompletionChoice
 from core_frontend.api.outputs import CompletionOutput
+from tests.inside import worker_of
 from tests.tiny_models import save_checkpoint
 
 SETTINGS: dict[str, Any] = {
@@ -68,6 +69,7 @@ def test_experts_are_those_of_transformers_routers(telling: LLM, oracle: Any) ->
         computed = prompt + answer.token_ids[:-1]
         assert answer.routed_experts.dtype == np.int16
         assert answer.routed_experts.tolist() == expected_experts(oracle, computed).tolist()
+    assert worker_of(telling).runner.forward.recorder.replayed["decode"] > 0
 
 
 def test_masks_are_what_transformers_filters_leave(telling: LLM, oracle: Any) -> None:
