@@ -115,10 +115,11 @@ def test_ranks_tell_the_same(tmp_path: Path, more: dict[str, Any]) -> None:
 
 def test_a_device_that_copies_late_tells_the_same(mixture: Path) -> None:
     settings = {**SETTINGS, "dtype": "float32"}
+    late: dict[str, Any] = double("late")
     params = SamplingParams(temperature=0.8, top_k=9, seed=5, max_tokens=6, ignore_eos=True)
-    with LLM(str(mixture), **settings, **TORCH) as engine:
+    with LLM(str(mixture), **{**settings, **TORCH}) as engine:
         expected = answers(engine, params)
-    with LLM(str(mixture), **settings, **double("late")) as engine:
+    with LLM(str(mixture), **settings, **late) as engine:
         assert answers(engine, params) == expected
 
 

@@ -108,8 +108,8 @@ def test_cached_tokens_have_no_experts(telling: LLM) -> None:
 
 def test_drafts_change_nothing(telling: LLM, mixture: Path) -> None:
     """Rejected drafts leave no trace, and accepted ones have their own masks and experts."""
-    drafting = {"speculative_config": {"method": "given", "num_speculative_tokens": 3}}
-    told = {"return_sampling_mask": True, "enable_return_routed_experts": True}
+    drafting: dict[str, Any] = {"speculative_config": {"method": "given", "num_speculative_tokens": 3}}
+    told: dict[str, Any] = {"return_sampling_mask": True, "enable_return_routed_experts": True}
     params = SamplingParams(temperature=0.9, top_k=12, seed=1, max_tokens=24, ignore_eos=True)
     expected = answers(telling, params, salt="drafts")
     found = []
