@@ -182,6 +182,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     begin_time:        seconds since the epoch at which the computation of its prompt began, with its first output; filled in
                        by the client (see `Begun`), 0.0 on the wire.
     pooled:            answer of a pooled sequence, at its end: float32 numbers in the machine's byte order.
+    facts:             what `ModelConfig.tells` asks for, as `core_tokens.answer_facts` reads it.
     """
 
     request_id: str
@@ -197,6 +198,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     record: SequenceRecord | None = None
     begin_time: float = 0.0
     pooled: bytes = b""
+    facts: bytes = b""
 
 
 class Begun(msgspec.Struct, array_like=True):

@@ -28,6 +28,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     hf_config:      configuration from the checkpoint, with overrides applied.
     max_logprobs:   largest number of logprobs a request may ask for; -1: the whole vocabulary.
     logprobs_mode:  kind of numbers that logprobs are.
+    tells:          what outputs carry besides tokens: `sampling_mask`, `routed_experts`.
     seed:           seed from which `LLM` draws the seeds of requests without one; None: from the system.
     eos_token_ids:  tokens that end a sequence.
     generation:     default sampling parameters from the checkpoint.
@@ -54,6 +55,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     hf_config: dict[str, Any] = {}
     max_logprobs: int = 20
     logprobs_mode: LogprobsMode = "raw_logprobs"
+    tells: tuple[str, ...] = ()
     seed: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = {}

@@ -36,7 +36,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "thinking_token_budget": "Only requests to a server have one.",
         "stream_interval": "It is an argument of the engine.",
         "skip_clone": "Parameters are not copied; leave it out.",
-        "routed_experts_prompt_start": "Outputs do not carry the choice of experts.",
+        "routed_experts_prompt_start": "Outputs carry those of all tokens, with enable_return_routed_experts=True.",
     }
 )
 """Names that vLLM or its older versions have, with what to write instead."""
@@ -248,8 +248,7 @@ def _token_ids(name: str, values: Sequence[int]) -> None:
 
 
 def _texts(name: str, values: Sequence[str]) -> None:
-    is_list = isinstance(values, Sequence) and not isinstance(values, str)
-    if not is_list or not all(isinstance(text, str) for text in values):
+    if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(text, str) for text in values):
         raise RequestError(f"{name} is {values!r}; expected a list of texts.", param=name)
 
 

@@ -129,6 +129,7 @@ class StepResult:
     draft_seconds:   seconds spent on proposing drafts.
     proposer_off:    why the proposer was switched off; empty while it is on. Repeated with every step from then on.
     pooled:          float32 numbers in the machine's byte order, for sequences to pool whose prompt ended; they sample nothing.
+    facts:           what `ModelConfig.tells` asks for, for sequences that sampled; see `EngineOutput.facts`.
     same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False: unknown.
     """
 
@@ -145,11 +146,9 @@ class StepResult:
     draft_seconds: float = 0.0
     proposer_off: str = ""
     pooled: dict[Slot, bytes] = field(default_factory=dict)
+    facts: dict[Slot, bytes] = field(default_factory=dict)
 
     def tokens(self) -> dict[Slot, list[int]]:
         """Return all new tokens by slot, in batch order, as Python lists."""
-        more = self.more_token_ids
-        found = {}
-        for slot, token in zip(self.slots.tolist(), self.token_ids.tolist(), strict=True):
-            found[slot] = [token, *more.get(slot, ())]
-        return found
+        rows = zip(self.slots.tolist(), self.token_ids.tolist(), strict=True)
+        return {slot: [token, *self.more_token_ids.get(slot, ())] for slot, token in rows}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-MAJOR, MINOR = 2, 8
+MAJOR, MINOR = 2, 9
 GREETING = b"core-engine %d.%d" % (MAJOR, MINOR)
 
 _FORM = re.compile(rb"core-engine (\d{1,9})\.(\d{1,9})")

@@ -140,12 +140,11 @@ class ResultReader:
 
     def _rows_with_records(self, view: DecodeView, ended: dict[int, FinishReason]) -> list[int]:
         """Rows that report more than a token, in order."""
-        rows = set(ended)
-        rows.update(view.without_handle)
-        logprobs = self.result.logprobs
-        if logprobs:
+        rows = {*ended, *view.without_handle}
+        told = self.result.logprobs.keys() | self.result.facts.keys()
+        if told:
             slots = view.slots.tolist()
-            rows.update(row for row, slot in enumerate(slots) if slot in logprobs)
+            rows.update(row for row, slot in enumerate(slots) if slot in told)
         return sorted(rows)
 
     def _read(
@@ -216,11 +215,9 @@ class ResultReader:
         # They are sent once, with the first output.
         prompt_logprobs = sequence.prompt_logprobs
         sequence.prompt_logprobs = None
-        request_id, choice = sequence.key
         # Positional arguments take half the time of named ones, and many of these may be made in a step.
         return EngineOutput(
-            request_id,
-            choice,
+            *sequence.key,
             start,
             token_ids,
             self.result.logprobs.get(slot),
@@ -230,6 +227,7 @@ class ResultReader:
             sequence.num_cached_tokens,
             sequence.request.handle,
             sequence.record,
+            facts=self.result.facts.get(slot, b""),
         )
 
     def _finish(self, sequence: SequenceState, output: EngineOutput, reason: FinishReason) -> None:
@@ -246,8 +244,7 @@ class ResultReader:
 
     def _fail(self, sequence: SequenceState, sentence: str) -> None:
         """End a sequence whose row failed; the values that the step wrote are not trusted."""
-        output = self.state.end(sequence, "error", sentence, keep_cached=False)
-        self.outputs.records.append(output)
+        self.outputs.records.append(self.state.end(sequence, "error", sentence, keep_cached=False))
 
 
 def _columns(handles: NDArray[np.int64], starts: Int32Array, token_ids: Int32Array) -> TokenColumns:

@@ -70,6 +70,7 @@ LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
 CONTEXT = RANKS | {"decode_context_parallel_size": 2}
 NODES = RANKS | {"nnodes": 2}
+TOLD = {"enable_return_routed_experts": True}
 EP = RANKS | {"enable_expert_parallel": True}
 ROUND_ROBIN = {"expert_placement_strategy": "round_robin"}
 MOE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4}
@@ -514,6 +515,7 @@ CASES = [
      [{"=max_model_len": 512}, {**BERT, "pooling": POOLS}], ("max_model_len", 256)),
     ("pooling_has_no_drafts", [{"speculative_config": SPEC}], [{"speculative_config": SPEC}, {"pooling": POOLS}],
      "nothing can be drafted for --runner pooling"),
+    ("pooling_has_no_drafts", [TOLD, model(**MOE)], [TOLD, {"pooling": POOLS, **model(**MOE)}], "outputs are vectors"),
     ("pooling_is_implied", [{}, {"pooling": POOLS}], [{}, {"pooling": USUAL_POOLS}], "Say otherwise with --pooler-config"),
     ("keys_of_the_pooler_pool", [{"pooler_config": {"pooling_type": "CLS"}}, {**BERT, "pooling": POOLS}],
      [{"pooler_config": {"pooling_type": "CLS"}}, model()], "--pooler-config has no effect"),
@@ -575,6 +577,9 @@ CASES = [
     ("balance_has_one_spelling", [{"eplb_config": {"window-size": 3}, "eplb_window_size": 3}],
      [{"eplb_config": {"window-size": 3}, "eplb_window_size": 4}], "--eplb-config.window_size says 3"),
     ("model_has_experts", [EP, model(**MOE)], [EP, model()], "the model has no experts"),
+    ("outputs_tell_what_there_is", [TOLD, model(**MOE)], [TOLD, model()], "experts: the model has no experts"),
+    ("outputs_tell_what_there_is", [TOLD, model(**MOE)], [TOLD | {"pipeline_parallel_size": 2}, model(**MOE)],
+     "leave --pipeline-parallel-size out"),
     ("ranks_run_on_mp", [{"tensor_parallel_size": 1}], [RANKS], ("executor", "mp")),
     ("ranks_run_on_mp", [RANKS], [RANKS | {"distributed_executor_backend": "uni"}], "it has one rank"),
     ("ranks_run_on_mp", [{"executor": "torch"}], [RANKS | {"executor": "torch"}], "leave it out, or the ranks"),

@@ -143,6 +143,7 @@ def results(draw: st.DrawFn) -> StepResult:
         draw(counts),
         draw(st.dictionaries(slots, st.text(st.characters(codec="utf-8"), max_size=9), max_size=3)),
         pooled=draw(st.dictionaries(slots, st.binary(min_size=4, max_size=12), max_size=3)),
+        facts=draw(st.dictionaries(slots, st.binary(max_size=12), max_size=3)),
     )
 
 

@@ -39,6 +39,7 @@ from core_config.stages.kv_connectors import publishes_events
 from core_config.stages.memory import MemoryPlan
 from core_config.stages.settings import Settings, underscored
 from core_config.structured_outputs import structured_outputs_config
+from core_config.told import TOLD
 from core_config.weight_transfer import weight_transfer_config
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
 from core_runtime.specs.weight_offload import WEIGHT_OFFLOAD
@@ -140,6 +141,7 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         hf_config=manifest.config,
         max_logprobs=settings["max_logprobs"],
         logprobs_mode=settings["logprobs_mode"],
+        tells=tuple(name for flag, name in TOLD.items() if settings[flag]),
         seed=settings["seed"],
         eos_token_ids=eos_token_ids(manifest, generation),
         generation=generation,

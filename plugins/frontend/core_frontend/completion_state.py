@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from core.api.messages import EngineOutput, FinishReason, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core_frontend.api.outputs import CompletionOutput, Logprob, PositionLogprobs
+from core_frontend.told_facts import ToldFacts
 from core_tokens.detokenizer import IncrementalDetokenizer, MarkingDetokenizer, Span
 from core_tokens.stop_strings import StopMatcher, StopStrings
 from core_tokens.tokenizer import Tokenizer
@@ -62,6 +63,7 @@ class CompletionState:
                 self._matcher = StopMatcher(stops, params.include_stop_str_in_output)
         self._reported_text = 0
         self._reported_tokens = 0
+        self._facts = ToldFacts(len(prompt_token_ids))
 
     @property
     def finished(self) -> bool:
@@ -76,6 +78,8 @@ class CompletionState:
     def update(self, output: EngineOutput) -> bool:
         """Add new tokens. Return whether a stop string ended the choice while the engine still runs it."""
         num_kept, stop = self._append_text(output)
+        if output.facts:
+            self._facts.add(output.facts, len(self.token_ids), num_kept)
         self.token_ids += output.token_ids[:num_kept]
         if output.logprobs is not None and self.logprobs is not None:
             self._append_logprobs(output.logprobs[:num_kept])
@@ -113,6 +117,8 @@ class CompletionState:
             self.logprobs = []
         self._reported_text = text_to
         self._reported_tokens = len(self.token_ids)
+        mask = self._facts.mask(tokens_from)
+        experts = self._facts.experts(len(self.token_ids)) if self.finished else None
         return CompletionOutput(
             index=self.index,
             text=self.text[text_from:text_to],
@@ -123,6 +129,8 @@ class CompletionState:
             stop_reason=self.stop_reason,
             specials=specials,
             token_ends=token_ends,
+            sampling_mask=mask,
+            routed_experts=experts,
         )
 
     def _whole_end(self, specials: list[Span]) -> int:

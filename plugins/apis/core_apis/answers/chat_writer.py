@@ -21,6 +21,7 @@ from core_apis.answers.message_parts import MessageParts
 from core_apis.answers.parsing import AnswerParser
 from core_apis.answers.prompt_output import Outputs, PromptOutput
 from core_apis.answers.stream import AnswerStream, ShownPrompts, num_entries, written
+from core_apis.answers.told_facts import add_facts
 from core_apis.body import json_response
 from core_apis.context import ServingContext
 from core_apis.generation import final_output
@@ -138,7 +139,8 @@ class ChatWriter:
         calls_or_thinks = parts is not None and bool(parts.calls or parts.reasoning)
         logprobs = self._chat_logprobs(completion)
         ended = completion.finish_reason is not None
-        if not (text or calls_or_thinks or ended or logprobs is not None or self.request.return_token_ids):
+        is_told = logprobs is not None or completion.sampling_mask is not None
+        if not (text or calls_or_thinks or ended or is_told or self.request.return_token_ids):
             return None
         delta = Delta()
         if text or not (calls_or_thinks or ended):
@@ -153,6 +155,7 @@ class ChatWriter:
     def _with_details(self, choice: ChunkChoice, completion: CompletionOutput) -> ChunkChoice:
         if completion.stop_reason is not None:
             choice.stop_reason = completion.stop_reason
+        add_facts(choice, completion)
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
         return choice
@@ -170,6 +173,7 @@ class ChatWriter:
             finish_reason=self.choices[completion.index].parser.finish_reason(completion),
             stop_reason=completion.stop_reason,
         )
+        add_facts(choice, completion)
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
         return choice

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from functools import partial
 
 from fastapi import Response
+from msgspec import UNSET
 
 from core_apis.answers.extras import Extras
 from core_apis.answers.json_pieces import long_list
@@ -27,6 +28,7 @@ from core_apis.answers.stream import (
     written,
 )
 from core_apis.answers.text_offsets import TextOffsets
+from core_apis.answers.told_facts import add_facts
 from core_apis.body import json_response
 from core_apis.context import ServingContext
 from core_apis.prepare.prepared import PreparedCompletion, Prompt
@@ -80,7 +82,7 @@ class CompletionWriter:
                 positions.free()
 
     def _tells(self, choice: CompletionChoice) -> bool:
-        if choice.text or choice.finish_reason or choice.logprobs:
+        if choice.text or choice.finish_reason or choice.logprobs or choice.sampling_mask is not UNSET:
             return True
         return bool(self.request.return_token_ids)
 
@@ -122,6 +124,7 @@ class CompletionWriter:
 
         first: whether the choice begins here.
         """
+        add_facts(choice, completion)
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
             if first and self.prompts[prompt_index].embeds is None:

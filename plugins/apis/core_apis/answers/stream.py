@@ -198,11 +198,15 @@ async def in_thread_if(heavy: bool, work: Callable[[], T]) -> T:
 
 
 def num_entries(output: RequestOutput) -> int:
-    """Return the number of tokens and log probabilities to write."""
+    """Return the number of tokens, log probabilities, ids of masks and of experts to write."""
     count = 0
     for completion in output.outputs:
         first = completion.logprobs[0] if completion.logprobs else ()
         count += len(completion.token_ids) * (1 + len(first))
+        if completion.sampling_mask is not None:
+            count += sum(map(len, completion.sampling_mask.token_ids))
+        if completion.routed_experts is not None:
+            count += completion.routed_experts.size
     if output.prompt_logprobs is not None and len(output.prompt_logprobs) > 1:
         count += len(output.prompt_logprobs) * (1 + len(output.prompt_logprobs[1] or ()))
     return count

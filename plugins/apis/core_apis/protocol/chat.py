@@ -202,7 +202,7 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
 
 
 class ChatChoice(msgspec.Struct, omit_defaults=True):
-    """One complete choice."""
+    """One complete choice. sampling_mask, routed_experts: see `core_apis.answers.told_facts`."""
 
     index: int
     message: ChatMessage
@@ -210,6 +210,8 @@ class ChatChoice(msgspec.Struct, omit_defaults=True):
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | UnsetType = UNSET
+    sampling_mask: list[list[int]] | UnsetType = UNSET
+    routed_experts: str | UnsetType = UNSET
 
 
 class ChatResponse(msgspec.Struct, omit_defaults=True):
@@ -247,7 +249,7 @@ class Delta(msgspec.Struct, omit_defaults=True):
 
 
 class ChunkChoice(msgspec.Struct, omit_defaults=True):
-    """The new part of one choice."""
+    """The new part of one choice. sampling_mask, routed_experts: see `core_apis.answers.told_facts`."""
 
     index: int
     delta: Delta
@@ -255,6 +257,8 @@ class ChunkChoice(msgspec.Struct, omit_defaults=True):
     finish_reason: str | None
     stop_reason: int | str | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
+    sampling_mask: list[list[int]] | UnsetType = UNSET
+    routed_experts: str | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, omit_defaults=True):

@@ -126,7 +126,7 @@ class CompletionLogprobs(msgspec.Struct):
 
 
 class CompletionChoice(msgspec.Struct, omit_defaults=True):
-    """One completion, or in a stream its new part."""
+    """One completion, or in a stream its new part. sampling_mask, routed_experts: see `core_apis.answers.told_facts`."""
 
     index: int
     text: str
@@ -136,6 +136,8 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: list[Any] | UnsetType = UNSET
+    sampling_mask: list[list[int]] | UnsetType = UNSET
+    routed_experts: str | UnsetType = UNSET
 
 
 class CompletionResponse(msgspec.Struct, omit_defaults=True):

@@ -91,6 +91,7 @@ class GenerateChoice(msgspec.Struct, omit_defaults=True):
     """One answer, or in a stream its new part.
 
     logprobs: `TokenLogprobs`; with `output_mode` text those of a chat. text: with `output_mode` text.
+    sampling_mask, routed_experts: see `core_apis.answers.told_facts`.
     """
 
     index: int
@@ -99,6 +100,8 @@ class GenerateChoice(msgspec.Struct, omit_defaults=True):
     stop_reason: int | str | None
     logprobs: Any
     text: str | UnsetType = UNSET
+    sampling_mask: list[list[int]] | UnsetType = UNSET
+    routed_experts: str | UnsetType = UNSET
 
 
 class GenerateResponse(msgspec.Struct, omit_defaults=True):

@@ -17,6 +17,7 @@ from core_apis.answers.json_pieces import long_list
 from core_apis.answers.logprobs import LOWEST, LogprobsFormatter
 from core_apis.answers.prompt_output import Outputs, PromptOutput
 from core_apis.answers.stream import AnswerStream, num_entries, written
+from core_apis.answers.told_facts import add_facts
 from core_apis.body import json_response
 from core_apis.context import ServingContext
 from core_apis.generation import final_output
@@ -69,6 +70,7 @@ class TokenWriter:
         )
         if self.shows_text:
             choice.text = completion.text
+        add_facts(choice, completion)
         return choice
 
     def _scores(self, completion: CompletionOutput) -> TokenLogprobs | ChatLogprobs | None:

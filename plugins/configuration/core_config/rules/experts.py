@@ -53,6 +53,21 @@ def balance_has_one_spelling(facts: Facts) -> Findings:
             yield Problem(f"{flag_of(older)} {facts[older]}: {newer} says {keys[key]}; leave the older one out.")
 
 
+def outputs_tell_what_there_is(facts: Facts) -> Findings:
+    """Only a model of the engine's own layers, with experts and all of them here, tells which it chose."""
+    if not facts["enable_return_routed_experts"] or facts.spec is None:
+        return
+    flag = "--enable-return-routed-experts"
+    if not isinstance(facts.spec, DecoderSpec):
+        yield Problem(f"{flag}: the layers of transformers do not tell their experts; leave it out.")
+    elif not any(block.experts is not None for block in facts.spec.blocks):
+        yield Problem(f"{flag}: the model has no experts; leave it out.")
+    if facts["pipeline_parallel_size"] > 1:
+        yield Problem(
+            f"{flag}: each stage has the choices of its own layers alone; leave --pipeline-parallel-size out."
+        )
+
+
 def model_has_experts(facts: Facts) -> Findings:
     """Expert parallelism needs a model with experts."""
     if not facts["enable_expert_parallel"] or not isinstance(facts.spec, DecoderSpec):
@@ -67,4 +82,5 @@ RULES: tuple[Rule, ...] = (
     Rule(balance_has_one_spelling),
     Rule(balance_needs_moves),
     Rule(model_has_experts, "model"),
+    Rule(outputs_tell_what_there_is, "model"),
 )

@@ -9,6 +9,7 @@ from core.api.specs import AttentionSpec
 from core.args.schema import flag_of
 from core_config.pooled.rerankers import known_reranker
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
+from core_config.told import TOLD
 
 
 def encoders_see_whole_texts(facts: Facts) -> Findings:
@@ -40,6 +41,9 @@ def pooling_has_no_drafts(facts: Facts) -> Findings:
         yield Problem("--speculative-config: nothing can be drafted for --runner pooling; leave one of the two out.")
     if facts.pooling is not None and facts["logits_processors"]:
         yield Problem("--logits-processors: there are no logits with --runner pooling; leave one of the two out.")
+    for flag in TOLD:
+        if facts.pooling is not None and facts[flag]:
+            yield Problem(f"{flag_of(flag)}: outputs are vectors with --runner pooling; leave one of the two out.")
 
 
 def pooling_is_implied(facts: Facts) -> Findings:

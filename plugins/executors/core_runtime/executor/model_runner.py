@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core_runtime.contracts import ProposerInput, RequestFacts
+from core_runtime.executor.answer_facts import FactKeeper
 from core_runtime.executor.drafts.checked_proposer import CheckedProposer
 from core_runtime.executor.drafts.heads import HeadsPass
 from core_runtime.executor.drafts.passes import DraftPass
@@ -61,6 +62,7 @@ class ModelRunner:
     most_forced: maximum tokens of forced text to draft for a sequence with a grammar; 0: no step could verify them.
     pooler: pooler of a model whose hidden states are the answer, or None.
     share: returns the drafts that all ranks use, from this rank's; None: there is one rank.
+    facts: what outputs carry besides tokens; None: nothing.
 
     proposer_off: why drafting was switched off; empty while it works, or if there never was any.
     """
@@ -77,6 +79,7 @@ class ModelRunner:
         verifies_trees: bool = False,
         pooler: Pooler | None = None,
         share: Callable[[Drafts], Drafts] | None = None,
+        facts: FactKeeper | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
@@ -88,6 +91,7 @@ class ModelRunner:
         self.verifies_trees = verifies_trees
         self.pooler = pooler
         self._share = share
+        self.facts = facts
         self.max_logits = forward.model.max_logits
         self._step_hooks = forward.model.kernels.step_hooks
         self._shares_memory = batch.buffers.shared
@@ -119,8 +123,12 @@ class ModelRunner:
         step = prepared.step
         settled = prepared.settled
         self._compute(step, result)
+        if self.facts is not None:
+            self.facts.computed(step)  # before `keep`, which moves the step on
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
+        if self.facts is not None:
+            self.facts.tell(step, result)
         # Before drafting: the draft's pass and the next step expect accepted tokens in consecutive slots.
         if step.trees is not None and step.trees.moves:
             self.forward.move(step.trees.moves)
@@ -143,7 +151,7 @@ class ModelRunner:
         """Whether the device can run the step alone, keep its tokens for the next step, and let the host read them later."""
         if self.guesses or prepared.plan.num_drafts or self.batch.pooled or self._given(prepared.step) is not None:
             return False
-        if self.batch.encoded:
+        if self.batch.encoded or self.facts is not None:
             return False
         if self.batch.scored and scores_some(prepared.step, self.batch):
             return False
@@ -219,6 +227,8 @@ class ModelRunner:
         if self.proposer is not None and plan.removed:
             self._teach_rest(self.proposer, plan.removed)
         left = self.batch.apply(plan)
+        if self.facts is not None:
+            self.facts.forget(plan.removed)
         if self.drafting is not None:
             self.drafting.apply(plan)
         if self.proposer is None:

@@ -14,6 +14,7 @@ from core.api.step_plan import MOST_FORCED
 from core.plugin.table import PluginTable
 from core_runtime.contracts import Downloads, MovesStates, Proposer, Uploads
 from core_runtime.executor.adapters.placed import PlacedAdapters
+from core_runtime.executor.answer_facts import FactKeeper
 from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.device import Device
 from core_runtime.executor.drafts.checked_proposer import CheckedProposer
@@ -33,11 +34,13 @@ from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.state_ops.cross_attention import encoder_shape
+from core_runtime.models.told_experts import ToldExperts
 from core_runtime.sampling.bitmask import num_words
 from core_runtime.sampling.drafts.acceptance import acceptance_rule
 from core_runtime.sampling.sampler import Sampler
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_config import draft_of
+from core_tokens.answer_facts import ROUTED_EXPERTS, SAMPLING_MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ class RunnerBuilder:
             verifies_trees=self._verifies_trees,
             pooler=pooler,
             share=None if self._ranks is None else self._ranks.share,
+            facts=self._facts(),
         )
         ahead = None
         if isinstance(self._runtime, Downloads) and batch.rows.on_device is not None:
@@ -180,10 +184,20 @@ class RunnerBuilder:
             mode=config.model.logprobs_mode,
             custom=self._processors,
             home=self._runtime.device.type,
+            tells_supports=SAMPLING_MASK in config.model.tells,
         )
         if isinstance(sampler, RankSampler) and self._ranks is not None:
             sampler.group = self._ranks.group
         return sampler
+
+    def _facts(self) -> FactKeeper | None:
+        """Make what keeps the facts that outputs carry; None: they carry tokens alone."""
+        tells = self._config.model.tells
+        if ROUTED_EXPERTS not in tells:
+            return FactKeeper(None) if tells else None
+        model = self._model
+        assert isinstance(model, Decoder), "the configuration tells the experts of no other model"
+        return FactKeeper(ToldExperts(model, self._config.limits.tokens))
 
     def _drafting(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
         """Make the passes of the draft or of draft heads; None without either."""
@@ -256,7 +270,9 @@ class RunnerBuilder:
         able = all(self._plugins.capabilities("attention", name).get("tree", False) for name in names)
         # A recurrent state has no keys to mask, so it cannot hold several branches.
         has_states = any(group.kind == "state" for group in self._groups)
-        return able and not has_states and self._config.acceptance is None
+        # The experts of a tree's tokens would not lie in the order of their positions.
+        tells_experts = ROUTED_EXPERTS in self._config.model.tells
+        return able and not (has_states or tells_experts) and self._config.acceptance is None
 
     @property
     def _moves_states(self) -> bool:

@@ -20,6 +20,7 @@ from core_runtime.layers.adapted_experts import ExpertsAdapters
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.partial_sums import PartialSums
+from core_runtime.layers.workspace import ViewCache
 from core_runtime.models.expert_places import ExpertPlaces
 from core_runtime.models.norm import Norm
 from core_runtime.models.step_views import StepViews
@@ -127,6 +128,7 @@ class ExpertsMLP:
     separate: the same experts one by one; None where they are one weight.
 
     adapters: adapters of the experts; None: the engine has none.
+    told: where the router writes the chosen experts, if answers tell them; None: to the buffer of all blocks.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class ExpertsMLP:
         self.shared = shared
         self.shared_gate = shared_gate
         self.places: ExpertPlaces | None = None
+        self.told: ViewCache[Tensor] | None = None
         self.late = spec.late
         self.identities = spec.identities
         self.count = spec.count
@@ -203,25 +206,34 @@ class ExpertsMLP:
             self._chosen(x, ids, weights, out, accumulate=accumulate)
         else:
             assert self._sums is not None, "only a decoder with a `reduce` runs a part of a model"
-            self._over_ranks(self.places, self._sums, x, views, out, accumulate=accumulate)
+            self._over_ranks(self.places, self._sums, x, ids, views, out, accumulate=accumulate)
         if self.shared is not None:
             self._add_shared(self.shared, x, views, out)
 
     def choose(self, x: Tensor, views: StepViews) -> tuple[Tensor, Tensor]:
         """Return the experts of each token, int64 [T, k], and their weights, float32 [T, k], for the router's x [T, H]."""
         self.router(x, views.router)
-        self.kernels.route(views.router, self.routing, self.correction, views.expert_ids, views.expert_weights)
-        return views.expert_ids, views.expert_weights
+        ids = views.expert_ids if self.told is None else self.told(len(x))
+        self.kernels.route(views.router, self.routing, self.correction, ids, views.expert_weights)
+        return ids, views.expert_weights
 
     def run(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor) -> None:
         """Compute out[T, H] = the weighted sum of the experts `ids` of x [T, H]."""
         self._chosen(x, ids, weights, out, accumulate=False)
 
     def _over_ranks(
-        self, places: ExpertPlaces, sums: PartialSums, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool
+        self,
+        places: ExpertPlaces,
+        sums: PartialSums,
+        x: Tensor,
+        ids: Tensor,
+        views: StepViews,
+        out: Tensor,
+        *,
+        accumulate: bool,
     ) -> None:
-        """Compute out[T, H] (+)= the chosen experts of all ranks, each of which computes those that it holds."""
-        held, ids, weights, slots = places.held, views.expert_ids, views.expert_weights, views.expert_slots
+        """Compute out[T, H] (+)= the experts `ids` of all ranks, each of which computes those that it holds."""
+        held, weights, slots = places.held, views.expert_weights, views.expert_slots
         self._part.place(ids, places.table, held.per_rank, held.rank, places.loads, slots)
         if held.placement.is_ordered:
             partial = sums.room(out, accumulate=accumulate)
@@ -238,7 +250,8 @@ class ExpertsMLP:
         """Compute out[T, H] (+)= the weighted sum of the experts `ids` that this rank holds."""
         returned: Tensor | None = None
         if self.identities:
-            returned = x.float() * self._share_of_identities(ids, weights)
+            ids, share = self._without_identities(ids, weights)
+            returned = x.float() * share
         if self.adapters is not None and self.adapters.active:
             self.adapters.run(self.experts, x, ids, weights, out, accumulate=accumulate)
         else:
@@ -246,17 +259,17 @@ class ExpertsMLP:
         if returned is not None:
             out.add_(returned.to(out.dtype))
 
-    def _share_of_identities(self, ids: Tensor, weights: Tensor) -> Tensor:
-        """Return the sum of the weights of choices that return their input, float32 [T, 1].
+    def _without_identities(self, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the experts to compute, int64 [T, k], and the weights of choices that return their input, float32 [T, 1].
 
-        In place of such a choice, the token gets one of its experts once more, with a weight of 0.
+        In place of such a choice, the token gets one of its experts once more, with a weight of 0, which is written to
+        `weights`.
         """
         is_identity = ids >= self.count
         share = weights.masked_fill(~is_identity, 0.0).sum(-1, keepdim=True)
         chosen = ids.masked_fill(is_identity, 0).amax(-1, keepdim=True)
-        ids.copy_(torch.where(is_identity, chosen, ids))
         weights.masked_fill_(is_identity, 0.0)
-        return share
+        return torch.where(is_identity, chosen, ids), share
 
     def _add_shared(self, shared: DenseMLP, x: Tensor, views: StepViews, out: Tensor) -> None:
         """Add the shared expert, which all tokens use, to out."""

@@ -73,6 +73,7 @@ class SampleRows:
     tokens: int64 [count], sampled tokens; -1 for a failed row.
     errors: error messages by row.
     logprobs: logprobs by row.
+    supports: tokens that could have been drawn, int64, by row; empty unless the sampler tells them.
     purpose: purpose of the noise; with PURPOSE_DRAFT the tokens are drafts, and their distributions are kept.
     on_device: the same columns in device memory; None: kernels read these.
     """
@@ -107,6 +108,7 @@ class SampleRows:
         self.filtered = False
         self.errors: dict[int, str] = {}
         self.logprobs: dict[int, TokenLogprobs] = {}
+        self.supports: dict[int, Ids] = {}
 
     @property
     def count(self) -> int:
@@ -187,6 +189,8 @@ class SampleRows:
             self.errors = {}
         if self.logprobs:
             self.logprobs = {}
+        if self.supports:
+            self.supports = {}
 
     def _find_adjusted(self) -> None:
         adjusts = self._always

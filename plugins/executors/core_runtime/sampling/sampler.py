@@ -31,6 +31,7 @@ from core_runtime.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Ids
 from core_runtime.sampling.part import Part, between, by_mask
 from core_runtime.sampling.reports import report
 from core_runtime.sampling.rows import KernelRows, SampleRows
+from core_runtime.sampling.supports import find_supports
 
 RunCall = Callable[[str, int, Callable[[], None]], None]
 """Function that runs a call of a kind on a number of rows; it may record the call and replay it for any number of rows."""
@@ -59,6 +60,7 @@ class Sampler:
     mode: form of the reported numbers.
     custom: logits processors of plugins; None: there are none.
     home: device type of `race`, `masked` and `logprobs`.
+    tells_supports: whether the tokens that could have been drawn are found for each row.
     """
 
     def __init__(
@@ -71,8 +73,11 @@ class Sampler:
         mode: LogprobsMode = "raw_logprobs",
         custom: CustomStage | None = None,
         home: str = "cpu",
+        *,
+        tells_supports: bool = False,
     ) -> None:
         self.vocab_size = vocab_size
+        self.tells_supports = tells_supports
         self._home = home
         self.race = race
         self.logprobs = logprobs
@@ -108,7 +113,8 @@ class Sampler:
         judged = [] if self.rule is None else rows_to_judge(self.rule, rows, start, stop)
         is_draft = rows.purpose == PURPOSE_DRAFT
         is_adjusted = part is not None and bool(part.adjusted)
-        if is_adjusted or rows.reported or judged or is_draft or _any_failed(rows.tokens[start:stop]):
+        is_told = is_adjusted or bool(rows.reported) or self.tells_supports
+        if is_told or judged or is_draft or _any_failed(rows.tokens[start:stop]):
             part = part or Part(rows, start, stop)
             self._look(logits, part, judged)
 
@@ -195,7 +201,7 @@ class Sampler:
         is_draft = rows.purpose == PURPOSE_DRAFT
         values = HostLogits(self._whole(logits))
         if part.adjusted:
-            shows = self._shows_processed and bool(rows.reported)
+            shows = self.tells_supports or (self._shows_processed and bool(rows.reported))
             self._adjusted.draw(part, values, keeps=bool(judged) or is_draft or shows)
         if judged:
             self._judge(values, part, judged)
@@ -203,6 +209,8 @@ class Sampler:
             _keep_distributions(values, part)
         explain_failures(part, values)
         report(part, values, self.logprobs_of(logits), self.mode)
+        if self.tells_supports and not is_draft:
+            find_supports(part, values)
 
     def logprobs_of(self, logits: Tensor) -> LogprobsKernel | None:
         """Return the logprobs kernel for the device of these logits; None: numpy."""
@@ -224,7 +232,7 @@ class Sampler:
 
     def draws_alone(self, rows: SampleRows) -> bool:
         """Whether `draw` does everything that the rows of a step need, now and after they advance."""
-        return rows.is_plain and (not rows.reported or self._tells(rows))
+        return rows.is_plain and not self.tells_supports and (not rows.reported or self._tells(rows))
 
     def _tells(self, rows: SampleRows) -> bool:
         """Whether the device can compute the requested logprobs."""

@@ -1,6 +1,6 @@
 """Results for users: vLLM's result objects under vLLM's names.
 
-Owns: `RequestOutput`, `CompletionOutput`, `Logprob`, `RequestMetrics`. Never does: build them
+Owns: `RequestOutput`, `CompletionOutput`, `SamplingMask`, `Logprob`, `RequestMetrics`. Never does: build them
 (`core_frontend.output_processor` does). Called by: the `LLM` class and the server.
 """
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from core_frontend.api.explanation import Explanation
 from core_observers.energy_use import EnergyUse
@@ -67,8 +69,18 @@ class AnswerParts:
 
 
 @dataclass(slots=True)
+class SamplingMask:
+    """The tokens that could have been drawn.
+
+    token_ids: for each token of the output, ascending; empty for tokens that came with the request as the beginning of its answer.
+    """
+
+    token_ids: list[list[int]]
+
+
+@dataclass(slots=True)
 class CompletionOutput:
-    """One completion. With delta outputs `text`, `token_ids` and `logprobs` hold only the new part.
+    """One completion. With delta outputs `text`, `token_ids`, `logprobs` and `sampling_mask` hold only the new part.
 
     finish_reason: `stop`, `length`, `abort`, `error`, or None while it runs.
     stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
@@ -77,6 +89,10 @@ class CompletionOutput:
     token_ends:    for each token the number of characters of `text` up to its end; empty likewise. The last tokens may
                    have no text yet.
     parts:         the parsed answer, if `LLM.chat` was given tools; else None.
+    sampling_mask: of an engine with `return_sampling_mask`; else None.
+    routed_experts: int16 [tokens, layers, top_k] of an engine with `enable_return_routed_experts`, once it has ended; else
+                   None. The tokens are those of prompt and answer but the last, which was never computed. -1 in layers
+                   without experts, and for prompt tokens from the prefix cache.
     """
 
     index: int
@@ -89,6 +105,8 @@ class CompletionOutput:
     specials: Sequence[tuple[int, int]] = ()
     token_ends: Sequence[int] = ()
     parts: AnswerParts | None = None
+    sampling_mask: SamplingMask | None = None
+    routed_experts: NDArray[np.int16] | None = None
 
     def finished(self) -> bool:
         """Whether this completion has ended."""

@@ -33,6 +33,7 @@ from core_frontend.prompts.prompt_parser import Prompt, PromptInput, PromptParse
 from core_frontend.request_settings import LengthLimit, RequestSettings, request_settings
 from core_frontend.request_terms import LENIENT, RequestTerms
 from core_observers.receipts.issuer import Issuer
+from core_tokens.answer_facts import MOST_SUPPORT, SAMPLING_MASK
 from core_tokens.tokenizer import Tokenizer
 
 MAX_N = 128
@@ -283,6 +284,7 @@ class InputProcessor:
         if params.n > MAX_N:
             raise RequestError(f"n is {params.n}; expected at most {MAX_N}.", param="n")
         self._check_logprobs(params)
+        self._check_support(params)
         check_token_ids("stop_token_ids", params.stop_token_ids or (), self.model)
         check_token_ids("allowed_token_ids", params.allowed_token_ids or (), self.model)
         check_token_ids("logit_bias", list(params.logit_bias or ()), self.model)
@@ -301,6 +303,17 @@ class InputProcessor:
                     f"{name} is {wanted}; this engine gives at most {most}. Ask for fewer, or raise --max-logprobs.",
                     param=name,
                 )
+
+    def _check_support(self, params: SamplingParams) -> None:
+        """Raise RequestError if the tokens that could come may be as many as the vocabulary has, and each answer tells them."""
+        if SAMPLING_MASK not in self.model.tells or params.greedy or params.trace_decode_token_ids is not None:
+            return
+        if not 1 <= params.top_k <= MOST_SUPPORT:
+            raise RequestError(
+                f"top_k is {params.top_k}; this engine tells the tokens that could come (--return-sampling-mask), and expects "
+                f"1 to {MOST_SUPPORT} above temperature 0.",
+                param="top_k",
+            )
 
     def _bad_words(self, params: SamplingParams) -> list[list[int]]:
         """Return the tokens of each bad word, both at the start of a text and after a space."""

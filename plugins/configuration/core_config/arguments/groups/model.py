@@ -79,6 +79,20 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
             choices=("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"),
         ),
     ] = "raw_logprobs"
+    return_sampling_mask: Annotated[
+        bool,
+        Arg(
+            "Outputs carry for each of their tokens the ids that could have been drawn, behind all filters (`sampling_mask`). "
+            "Requests above temperature 0 need a top_k of at most 2048."
+        ),
+    ] = False
+    enable_return_routed_experts: Annotated[
+        bool,
+        Arg(
+            "Ended outputs carry the experts that each layer chose for each token that was computed (`routed_experts`, "
+            "[tokens, layers, top_k])."
+        ),
+    ] = False
     enable_prompt_embeds: Annotated[
         bool,
         Arg(

@@ -62,6 +62,7 @@ class StepInput:
     adapters: rows of the adapters' tables that tokens of the step use; empty: the base model computes it.
     logits: buffer of the rows' logits, [R, V], when all of them fit; a step that continues this one finds its own
         there.
+    supports: tokens that could have been drawn for each kept token, int64, by slot, if they are told.
     """
 
     slots: Int32Array
@@ -77,6 +78,7 @@ class StepInput:
     continues: bool = False
     adapters: tuple[int, ...] = ()
     logits: Tensor | None = None
+    supports: dict[Slot, list[NDArray[np.int64]]] = field(default_factory=dict)
 
     @property
     def uniform(self) -> bool:

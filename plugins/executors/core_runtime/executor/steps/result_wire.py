@@ -58,6 +58,8 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
     _put_logprobs(columns, "prompt", result.prompt_logprobs)
     columns.put_keys("pooled", result.pooled)
     columns.put_bytes("pooled", list(result.pooled.values()))
+    columns.put_keys("facts", result.facts)
+    columns.put_bytes("facts", list(result.facts.values()))
     return columns.message(facts)
 
 
@@ -84,6 +86,8 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
     result.prompt_logprobs = _get_logprobs(columns, "prompt")
     pooled = columns.byte_arrays("pooled")
     result.pooled = columns.keyed("pooled", [numbers.tobytes() for numbers in pooled])
+    told = columns.byte_arrays("facts")
+    result.facts = columns.keyed("facts", [fact.tobytes() for fact in told])
     if facts.has_pages:
         if not isinstance(plan.transfers, PlacedTransfers):
             raise WireError("A result has pages that its plan did not ask for.")

@@ -29,6 +29,8 @@ def keep_tokens(step: StepInput, batch: PersistentBatch, result: StepResult) -> 
     for row, entry in rows.logprobs.items():
         slot = int(owners[row])
         result.logprobs[slot] = [entry]
+    for row, ids in rows.supports.items():
+        step.supports[int(owners[row])] = [ids]
     # The usual decode step. `extend` lets the next step continue this one, without filling the buffers again.
     if step.uniform and not rows.errors:
         batch.extend(step, token_ids)
@@ -77,6 +79,8 @@ def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -
         logprobs = [rows.logprobs[row] for row in kept if row in rows.logprobs]
         if logprobs:
             result.logprobs[slot] = logprobs
+        if rows.supports:
+            step.supports[slot] = [rows.supports[row] for row in kept]
         slots.append(slot)
         first.append(token_ids[0])
         last_position = step.positions[kept[-1]]
