@@ -15,6 +15,7 @@ import pytest
 from core import LLM, SamplingParams
 from tests.determinism.axes import BASELINE, IMPOSSIBLE, RUN_AXES, TYPE_AXES, Case, covering, label
 from tests.determinism.runs import Bits, companions, requests, run, settings
+from tests.kv.conversations import MORE_STREAMS, checkpoint
 from tests.real_models import gemma3_path, smollm2_bf16_path, smollm2_path
 
 KERNELS: dict[str, dict[str, Any]] = {
@@ -23,6 +24,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "mixed": {"attention_backend": "torch_sdpa", "numerics": "reference"},
 }
 TINY, REAL = ("tiny_llama", "tiny_gemma3"), ("smollm2", "smollm2_bf16", "gemma3")
+FAMILIES = MORE_STREAMS
+"""Tiny models of other families."""
 TYPES = covering(TYPE_AXES)
 RUNS = covering(RUN_AXES)
 BOTH = covering(TYPE_AXES | RUN_AXES)
@@ -39,7 +42,7 @@ FULL: list[Row] = [
     *(("native", model, types | case) for model in TINY for types in TYPES for case in RUNS),
     *(("torch", model, case) for model in TINY for case in BOTH),
     *(("mixed", "tiny_llama", case) for case in BOTH),
-    *(("native", model, case) for model in REAL for case in BOTH),
+    *(("native", model, case) for model in (*REAL, *FAMILIES) for case in BOTH),
 ]
 
 
@@ -50,11 +53,16 @@ def rows(table: list[Row]) -> list[Any]:
 @pytest.fixture(scope="session")
 def expected(request: pytest.FixtureRequest) -> Callable[..., tuple[Path, Bits]]:
     """Checkpoint and results of the plainest way to run, made when they are first asked for."""
+    folder = request.getfixturevalue("tmp_path_factory")
     real = {"smollm2": smollm2_path, "smollm2_bf16": smollm2_bf16_path, "gemma3": gemma3_path}
 
     @cache
+    def family(model: str) -> Path | None:
+        return checkpoint(model, folder.mktemp(model) / "model") if model in FAMILIES else None
+
+    @cache
     def find(kernels: str, model: str, dtype: str, kv: str, adapters: str) -> tuple[Path, Bits]:
-        path = real[model]() if model in real else request.getfixturevalue(model)
+        path = real[model]() if model in real else family(model) or request.getfixturevalue(model)
         plainest = BASELINE | {"adapters": adapters}
         return path, run(path, plainest, arguments(kernels, dtype, kv), max_tokens(model))
 
@@ -66,7 +74,7 @@ def arguments(kernels: str, dtype: str, kv: str) -> dict[str, Any]:
 
 
 def max_tokens(model: str) -> int:
-    return 40 if model in TINY else 12
+    return 12 if model in REAL else 40
 
 
 def check(expected: Callable[..., tuple[Path, Bits]], kernels: str, model: str, case: Case) -> None:

@@ -21,14 +21,19 @@ from core import LLM, SamplingParams
 from core_frontend.library.lora_request import LoRARequest
 from tests.families.architectures import tiny_config
 from tests.families.oracle import randomize
+from tests.families.published import PUBLISHED
 from tests.inside import core_of
 from tests.kv.next_turn import save_in_idle_time
 from tests.tiny_models import SHAPE, save_checkpoint
 
 MORE_STATES = ("mamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "qwen3_5_text")
 """Other families with states, whose configurations are those of `tests.families`."""
-FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES)
-"""Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2, and others with states."""
+MORE_STREAMS = ("gemma3n_text", "zamba2", "solar", "plamo3", "step3_text")
+"""Families whose blocks read more than what the block before makes: several streams and pages of earlier layers, what a shared
+block put aside, an earlier stream; and norms on both sides, and queries from a latent.
+"""
+FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS)
+"""Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2, and others."""
 WITHIN_ENGINES = ("kept", "host", "disk", "crowded", "preempted")
 CONNECTED = ("shm", "file", "multi")
 """Ways in which each turn has an engine of its own, which finds the earlier turns in a connector of this name."""
@@ -37,6 +42,8 @@ WAYS = (*WITHIN_ENGINES, "restart", "slept", "swapped", *CONNECTED)
 
 slept: at level 2. swapped: other weights, and back. preempted: requests are, again and again.
 """
+PUBLISHED_SIZES = {"num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 512}
+"""Of models that transformers has no code for: heads of a size that the processor's own kernels take."""
 LETTERS = (68, 69, 70, 71)
 """Tokens of a, b, c and d. With so few, n-grams often guess right, and stop strings occur."""
 NUM_TURNS = 4
@@ -56,7 +63,9 @@ MAMBA = {
 
 def checkpoint(family: str, path: Path) -> Path:
     """Write a checkpoint of random weights."""
-    if family not in ("qwen3_next", "mamba2", *MORE_STATES):
+    if family in PUBLISHED:
+        return PUBLISHED[family](**PUBLISHED_SIZES).save(path)
+    if family not in ("qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS):
         return save_checkpoint(path, family=family)
     save_checkpoint(path)
     (path / "model.safetensors").unlink()
