@@ -80,7 +80,7 @@ def settings(path: Path, case: Case, arguments: dict[str, Any]) -> dict[str, Any
         "block_size": int(case["block"]),
         "async_scheduling": case["planning"] == "async",
         "kv_cache_memory_bytes": 1 << 27,
-        "platform_config": {"threads": int(case["threads"])},
+        "platform_config": arguments.get("platform_config") or {"threads": int(case["threads"])},
         "enforce_eager": case["steps"] == "eager",
     }
     if case["chunk"] in ("7", "1"):  # in steps that still have a token for everybody

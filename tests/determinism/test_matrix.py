@@ -15,6 +15,7 @@ import pytest
 from core import LLM, SamplingParams
 from tests.determinism.axes import BASELINE, IMPOSSIBLE, RUN_AXES, TYPE_AXES, Case, covering, label
 from tests.determinism.runs import Bits, companions, requests, run, settings
+from tests.executor.test_doubles import double
 from tests.kv.conversations import MORE_STREAMS, checkpoint
 from tests.real_models import gemma3_path, smollm2_bf16_path, smollm2_path
 
@@ -22,7 +23,12 @@ KERNELS: dict[str, dict[str, Any]] = {
     "native": {},
     "torch": {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa", "numerics": "reference"},
     "mixed": {"attention_backend": "torch_sdpa", "numerics": "reference"},
+    "device": double("gpu"),
+    "offload": {**double("gpu"), "offload_group_size": 1},
+    "in place": {**double("gpu"), "cpu_offload_gb": 1.0},
 }
+PLAINEST = {"offload": "device", "in place": "device"}
+"""Kernels whose bits are those of others: weights in host memory have the bits of weights on the device."""
 TINY, REAL = ("tiny_llama", "tiny_gemma3"), ("smollm2", "smollm2_bf16", "gemma3")
 FAMILIES = MORE_STREAMS
 """Tiny models of other families."""
@@ -31,6 +37,7 @@ RUNS = covering(RUN_AXES)
 BOTH = covering(TYPE_AXES | RUN_AXES)
 Row = tuple[str, str, Case]
 
+TYPES_OF_DOUBLES = {"dtype": "float32", "kv": "auto"}
 HERE = [case for case in RUNS if case["client"] == "inproc"]
 SLICE: list[Row] = [
     ("native", "tiny_gemma3", {"dtype": "bfloat16", "kv": "int8_per_token_head"} | case)
@@ -42,6 +49,7 @@ FULL: list[Row] = [
     *(("native", model, types | case) for model in TINY for types in TYPES for case in RUNS),
     *(("torch", model, case) for model in TINY for case in BOTH),
     *(("mixed", "tiny_llama", case) for case in BOTH),
+    *((kernels, "tiny_llama", TYPES_OF_DOUBLES | case) for kernels in PLAINEST for case in RUNS),
     *(("native", model, case) for model in (*REAL, *FAMILIES) for case in BOTH),
 ]
 
@@ -80,7 +88,7 @@ def max_tokens(model: str) -> int:
 def check(expected: Callable[..., tuple[Path, Bits]], kernels: str, model: str, case: Case) -> None:
     # Beside adapters, requests of the base have the bits of an engine without any.
     whose = "own" if case["adapters"] == "own" else "none"
-    path, bits = expected(kernels, model, case["dtype"], case["kv"], whose)
+    path, bits = expected(PLAINEST.get(kernels, kernels), model, case["dtype"], case["kv"], whose)
     given = arguments(kernels, case["dtype"], case["kv"])
     found = run(path, case, given, max_tokens(model), seed=len(label(case)))
     assert [tokens for tokens, _ in found] == [tokens for tokens, _ in bits]

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Mamba2Config, PreTrainedModel, Qwen3NextConfig
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Mamba2Config, PreTrainedModel, Qwen3NextConfig
 
 from core import LLM, SamplingParams
 from core_frontend.library.lora_request import LoRARequest
-from tests.families.architectures import tiny_config
+from tests.families.architectures import tiny_values
 from tests.families.oracle import randomize
 from tests.families.published import PUBLISHED
 from tests.inside import core_of
@@ -42,7 +42,9 @@ WAYS = (*WITHIN_ENGINES, "restart", "slept", "swapped", *CONNECTED)
 
 slept: at level 2. swapped: other weights, and back. preempted: requests are, again and again.
 """
-PUBLISHED_SIZES = {"num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 512}
+ODD_HEADS = ("jamba", "zamba2")
+"""Families whose heads of 12 and 24 plain torch would compute, with bits that depend on chunks and drafts: they have others."""
+PUBLISHED_SIZES = {"num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 512, "eos_token_id": 2}
 """Of models that transformers has no code for: heads of a size that the processor's own kernels take."""
 LETTERS = (68, 69, 70, 71)
 """Tokens of a, b, c and d. With so few, n-grams often guess right, and stop strings occur."""
@@ -86,9 +88,10 @@ def _model(family: str) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(Mamba2Config(**MAMBA))
     if family == "qwen3_next":
         return AutoModelForCausalLM.from_config(Qwen3NextConfig(**{**SHAPE, **DELTA}))
-    config = tiny_config(family)
-    if family == "jamba":  # plain torch would compute its heads of 12, with bits that depend on chunks and drafts
-        config.num_attention_heads = config.num_key_value_heads = 3
+    values = tiny_values(family)
+    if family in ODD_HEADS:
+        values |= {"num_attention_heads": 3, "num_key_value_heads": 3}
+    config = CONFIG_MAPPING[family](**values)
     if hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = 512
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
