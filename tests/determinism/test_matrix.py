@@ -23,9 +23,9 @@ KERNELS: dict[str, dict[str, Any]] = {
     "native": {},
     "torch": {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa", "numerics": "reference"},
     "mixed": {"attention_backend": "torch_sdpa", "numerics": "reference"},
-    "device": double("gpu"),
-    "offload": {**double("gpu"), "offload_group_size": 1},
-    "in place": {**double("gpu"), "cpu_offload_gb": 1.0},
+    "device": double("watched"),
+    "offload": {**double("watched"), "offload_group_size": 1},
+    "in place": {**double("watched"), "cpu_offload_gb": 1.0},
 }
 PLAINEST = {"offload": "device", "in place": "device"}
 """Kernels whose bits are those of others: weights in host memory have the bits of weights on the device."""
