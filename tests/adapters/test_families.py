@@ -25,6 +25,7 @@ TARGETS: dict[str, Any] = {
     "nemotron_h": ["in_proj", "q_proj", "o_proj", "up_proj"], "falcon_h1": ["in_proj", "q_proj", "up_proj"],
     "deepseek_v32": LATENT, "glm_moe_dsa": LATENT, "longcat_flash": LATENT[:3],
     "axk2": ["q_a_proj", "q_gate_proj", "o_proj", "gate_proj", "up_proj"],
+    "gemma3n_text": ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"], "zamba2": ["in_proj"],
     "kimi_linear": ["q_proj", "o_proj", "up_proj"], "phimoe": ["q_proj"], "llama4_text": ["q_proj", "o_proj"],
     "bert": ["query", "key", "value", "intermediate.dense"], "roberta": ["query", "output.dense"],
     "xlm-roberta": ["query", "output.dense"], "camembert": ["query", "output.dense"],

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from core import LLM, SamplingParams
+from core import LLM, SamplingParams, StructuredOutputsParams
 from core_config.resolve import resolve
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.async_engine import AsyncEngine
@@ -30,12 +30,13 @@ Bits = list[tuple[list[int], list[dict[int, float]]]]
 RANKS = (4, 16, 20)
 """Of the adapters; one more than the places in a step."""
 
+HELD = StructuredOutputsParams(regex="(yes|no), [a-f]{3,40}; (up|down)")
 LENGTHS = (140, 110, 21, 1)
 """Longer than one block of 128; growing out of one; drafts from repetition; a single token."""
 
 
 def requests(max_tokens: int) -> list[tuple[Prompt, SamplingParams]]:
-    """Each prompt greedily and seeded, by token ids that every model has."""
+    """Each prompt greedily and seeded, by token ids that every model has, and one whose answer has a grammar."""
     prompts = [{"prompt_token_ids": [20 + (index * 7 + length) % 17 for index in range(length)]} for length in LENGTHS]
     fixed: dict[str, Any] = {"max_tokens": max_tokens, "ignore_eos": True, "logprobs": 2}
     seeded = [
@@ -44,9 +45,14 @@ def requests(max_tokens: int) -> list[tuple[Prompt, SamplingParams]]:
         {"seed": 7, "top_k": 50},
         {"seed": 8, "n": 2},
     ]
-    asked = [(prompt, SamplingParams(temperature=0, **fixed)) for prompt in prompts]
-    return asked + [
-        (prompt, SamplingParams(temperature=0.9, **fixed, **more)) for prompt, more in zip(prompts, seeded, strict=True)
+    held = SamplingParams(temperature=0.9, seed=9, structured_outputs=HELD, max_tokens=max_tokens, logprobs=2)
+    return [
+        *((prompt, SamplingParams(temperature=0, **fixed)) for prompt in prompts),
+        *(
+            (prompt, SamplingParams(temperature=0.9, **fixed, **more))
+            for prompt, more in zip(prompts, seeded, strict=True)
+        ),
+        (prompts[2], held),
     ]
 
 
@@ -74,7 +80,7 @@ def settings(path: Path, case: Case, arguments: dict[str, Any]) -> dict[str, Any
         "block_size": int(case["block"]),
         "async_scheduling": case["planning"] == "async",
         "kv_cache_memory_bytes": 1 << 27,
-        "platform_config": {"threads": int(case["threads"])},
+        "platform_config": arguments.get("platform_config") or {"threads": int(case["threads"])},
         "enforce_eager": case["steps"] == "eager",
     }
     if case["chunk"] in ("7", "1"):  # in steps that still have a token for everybody

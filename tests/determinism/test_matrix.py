@@ -15,19 +15,29 @@ import pytest
 from core import LLM, SamplingParams
 from tests.determinism.axes import BASELINE, IMPOSSIBLE, RUN_AXES, TYPE_AXES, Case, covering, label
 from tests.determinism.runs import Bits, companions, requests, run, settings
+from tests.executor.test_doubles import double
+from tests.kv.conversations import MORE_STREAMS, checkpoint
 from tests.real_models import gemma3_path, smollm2_bf16_path, smollm2_path
 
 KERNELS: dict[str, dict[str, Any]] = {
     "native": {},
     "torch": {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa", "numerics": "reference"},
     "mixed": {"attention_backend": "torch_sdpa", "numerics": "reference"},
+    "device": double("watched"),
+    "offload": {**double("watched"), "offload_group_size": 1},
+    "in place": {**double("watched"), "cpu_offload_gb": 1.0},
 }
+PLAINEST = {"offload": "device", "in place": "device"}
+"""Kernels whose bits are those of others: weights in host memory have the bits of weights on the device."""
 TINY, REAL = ("tiny_llama", "tiny_gemma3"), ("smollm2", "smollm2_bf16", "gemma3")
+FAMILIES = MORE_STREAMS
+"""Tiny models of other families."""
 TYPES = covering(TYPE_AXES)
 RUNS = covering(RUN_AXES)
 BOTH = covering(TYPE_AXES | RUN_AXES)
 Row = tuple[str, str, Case]
 
+TYPES_OF_DOUBLES = {"dtype": "float32", "kv": "auto"}
 HERE = [case for case in RUNS if case["client"] == "inproc"]
 SLICE: list[Row] = [
     ("native", "tiny_gemma3", {"dtype": "bfloat16", "kv": "int8_per_token_head"} | case)
@@ -39,7 +49,15 @@ FULL: list[Row] = [
     *(("native", model, types | case) for model in TINY for types in TYPES for case in RUNS),
     *(("torch", model, case) for model in TINY for case in BOTH),
     *(("mixed", "tiny_llama", case) for case in BOTH),
-    *(("native", model, case) for model in REAL for case in BOTH),
+    *(("offload", "tiny_llama", TYPES_OF_DOUBLES | case) for case in RUNS),
+    *(("in place", "tiny_llama", TYPES_OF_DOUBLES | case) for case in RUNS[::4]),
+    *(
+        ("native", model, case)
+        for model in (*REAL, *FAMILIES)
+        for case in BOTH
+        if model != "zamba2"
+        or case["adapters"] == "none"  # adapters are written under names that its files do not have
+    ),
 ]
 
 
@@ -50,13 +68,18 @@ def rows(table: list[Row]) -> list[Any]:
 @pytest.fixture(scope="session")
 def expected(request: pytest.FixtureRequest) -> Callable[..., tuple[Path, Bits]]:
     """Checkpoint and results of the plainest way to run, made when they are first asked for."""
+    folder = request.getfixturevalue("tmp_path_factory")
     real = {"smollm2": smollm2_path, "smollm2_bf16": smollm2_bf16_path, "gemma3": gemma3_path}
 
     @cache
+    def family(model: str) -> Path | None:
+        return checkpoint(model, folder.mktemp(model) / "model") if model in FAMILIES else None
+
+    @cache
     def find(kernels: str, model: str, dtype: str, kv: str, adapters: str) -> tuple[Path, Bits]:
-        path = real[model]() if model in real else request.getfixturevalue(model)
+        path = real[model]() if model in real else family(model) or request.getfixturevalue(model)
         plainest = BASELINE | {"adapters": adapters}
-        return path, run(path, plainest, arguments(kernels, dtype, kv), max_tokens(model))
+        return path, run(path, plainest, arguments(kernels, dtype, kv), max_tokens(model, kernels))
 
     return find
 
@@ -65,16 +88,18 @@ def arguments(kernels: str, dtype: str, kv: str) -> dict[str, Any]:
     return {**KERNELS[kernels], "dtype": dtype, "kv_cache_dtype": kv}
 
 
-def max_tokens(model: str) -> int:
-    return 40 if model in TINY else 12
+def max_tokens(model: str, kernels: str) -> int:
+    if kernels in ("device", *PLAINEST):  # a double that watches its host takes seconds for a token of all requests
+        return 4
+    return 12 if model in REAL else 40
 
 
 def check(expected: Callable[..., tuple[Path, Bits]], kernels: str, model: str, case: Case) -> None:
     # Beside adapters, requests of the base have the bits of an engine without any.
     whose = "own" if case["adapters"] == "own" else "none"
-    path, bits = expected(kernels, model, case["dtype"], case["kv"], whose)
+    path, bits = expected(PLAINEST.get(kernels, kernels), model, case["dtype"], case["kv"], whose)
     given = arguments(kernels, case["dtype"], case["kv"])
-    found = run(path, case, given, max_tokens(model), seed=len(label(case)))
+    found = run(path, case, given, max_tokens(model, kernels), seed=len(label(case)))
     assert [tokens for tokens, _ in found] == [tokens for tokens, _ in bits]
     assert found == bits
 

@@ -20,6 +20,7 @@ from core_supervision.link.anonymous_file import anonymous_file
 from core_supervision.link.inproc import InprocClient
 from tests.inside import worker_of
 from tests.kv.connector_rows import tiers_of
+from tests.kv.conversations import MORE_STREAMS, checkpoint, other_weights
 from tests.new_weights import SETTINGS, answers, answers_of, mixed, weights_of
 from tests.tiny_models import save_checkpoint
 
@@ -74,14 +75,20 @@ def test_a_new_checkpoint_has_the_bits_of_an_engine_started_with_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gemma3", "mixtral", "lfm2"])
-def test_other_families_too(family: str, tmp_path: Path) -> None:
-    first = save_checkpoint(tmp_path / "first", family=family)
-    second = save_checkpoint(tmp_path / "second", family=family, seed=11)
-    with engine(first) as llm:
-        answers(llm)
-        llm.update_weights(path=str(second))
+@pytest.mark.parametrize("frees_first", [False, True], ids=["beside", "frees first"])
+@pytest.mark.parametrize("family", ["gemma3", "mixtral", "lfm2", *MORE_STREAMS])
+def test_other_families_too(family: str, frees_first: bool, tmp_path: Path) -> None:
+    first = checkpoint(family, tmp_path / "first")
+    second = other_weights(first, tmp_path / "second")
+    with engine(first, enable_sleep_mode=True) as llm:
+        before = answers(llm)
+        llm.update_weights(path=str(second), frees_first=frees_first)
+        assert answers(llm) == answers_of(second) != before
+        llm.sleep(2)
+        llm.wake_up()
         assert answers(llm) == answers_of(second)
+        llm.update_weights(path=str(first), frees_first=frees_first)
+        assert answers(llm) == before
 
 
 def test_some_tensors_of_files_and_of_memory(tiny_llama: Path, newer_llama: Path, tmp_path: Path) -> None:

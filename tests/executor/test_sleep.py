@@ -9,6 +9,7 @@ import pytest
 from core.api.errors import RequestError, UtilityError
 from core_frontend.llm import LLM
 from tests.inside import core_of, worker_of
+from tests.kv.conversations import MORE_STREAMS, checkpoint
 from tests.new_weights import SETTINGS, answers, answers_of
 from tests.tiny_models import save_checkpoint
 
@@ -105,14 +106,16 @@ def test_a_wake_up_without_memory_for_the_cache_can_be_repeated(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["mixtral", "lfm2"])
-def test_other_families_too(family: str, tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path / family, family=family)
-    with engine(path) as llm:
+@pytest.mark.parametrize("settings", [{}, {"speculative_config": NGRAM}], ids=["plain", "drafts"])
+@pytest.mark.parametrize("family", ["mixtral", "lfm2", *MORE_STREAMS])
+def test_other_families_too(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    path = checkpoint(family, tmp_path / family)
+    with engine(path, **settings) as llm:
         before = answers(llm)
-        llm.sleep()
-        llm.wake_up()
-        assert answers(llm) == before
+        for level in (1, 2):
+            llm.sleep(level)
+            llm.wake_up()
+            assert answers(llm) == before
 
 
 @pytest.mark.slow

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
 from core import LLM, SamplingParams
 from core.api.errors import UserError
-from core_kit.checkpoints import write_tokenizer
 from core_loaders.pt.loader import PtLoader
 from core_runtime.models.families import decoder_spec
 from core_runtime.specs.model_part import Part
 from tests.families.comparison import distances
-from tests.families.converted import IDS, SIZES, Config, Tensors, assert_equal, joined, llama, renamed
+from tests.families.converted import IDS, SIZES, Config, Tensors, assert_equal, llama, renamed
 from tests.families.expected import TOLERANCE
 from tests.families.harness import Harness, Piece
 from tests.families.oracle import Reference, randomize
+from tests.families.published import plamo_3, solar, step_3
 
 
 def test_fairseq2_saves_a_llama_under_names_of_its_own(tmp_path):
@@ -80,27 +80,6 @@ class Normed(nn.Module):
         return self.behind(found) if isinstance(found, Tensor) else (self.behind(found[0]), *found[1:])
 
 
-class Chosen(nn.Module):
-    """Experts that a softmax over all chooses, and one for every token."""
-
-    def __init__(self, sizes: Config, count: int, top_k: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(sizes["hidden_size"], count, bias=False)
-        self.top_k = top_k
-        one = LlamaConfig(**{**sizes, "intermediate_size": 24})
-        self.experts = nn.ModuleList(LlamaMLP(one) for _ in range(count))
-        self.shared = LlamaMLP(LlamaConfig(**{**sizes, "intermediate_size": 40}))
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        shares = self.gate(hidden_states).softmax(-1)
-        best, chosen = shares.topk(self.top_k, dim=-1)
-        found = self.shared(hidden_states)
-        for number, expert in enumerate(self.experts):
-            weight = (best * (chosen == number)).sum(-1, keepdim=True)
-            found = found + weight * expert(hidden_states)
-        return found
-
-
 def test_searched_layers_have_their_own_heads_and_sizes_or_lack_a_half(tmp_path):
     model = llama(num_hidden_layers=4, rms_norm_eps=1e-5, attention_bias=True)
     sizes = {**SIZES, "attention_bias": True, "attn_implementation": "eager"}
@@ -133,42 +112,17 @@ def test_searched_layers_have_their_own_heads_and_sizes_or_lack_a_half(tmp_path)
 
 
 def test_solar_blends_the_stream_with_that_of_an_earlier_layer(tmp_path):
-    model = llama(num_hidden_layers=5, num_key_value_heads=2, rms_norm_eps=1e-5)
-    kept: dict[str, Tensor] = {}
-    keeps = {"first": [1, 3], "second": [1]}
-    blends = {"first": [2, 4], "second": [3]}
-
-    def changed(index: int) -> Any:
-        def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            stream = args[0]
-            for name, layers in keeps.items():
-                if index in layers:
-                    kept[name] = stream
-            for name, layers in blends.items():
-                if index in layers:
-                    stream = 0.8 * kept[name] + (1 - 0.8) * stream
-            return (stream, *args[1:])
-
-        return before
-
-    for index, layer in enumerate(model.model.layers):
-        layer.register_forward_pre_hook(changed(index))
-    config = {
-        **SIZES, "model_type": "solar", "num_hidden_layers": 5, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
-        "bskcn_1": keeps["first"], "bskcn_2": keeps["second"], "bskcn_3": blends["first"], "bskcn_4": blends["second"],
-        "bskcn_tv": [0.9, 0.8], "sliding_window": 2047,
-    }  # fmt: skip
-    assert_equal(tmp_path, config, model, lambda *_: None)
+    made = solar()
+    assert_equal(tmp_path, made.config, made.model, made.convert)
     with pytest.raises(UserError, match="use the residual stream of earlier blocks"):
-        decoder_spec(config).local(Part(0, 1, blocks=(2, 5)))
+        decoder_spec(made.config).local(Part(0, 1, blocks=(2, 5)))
     with pytest.raises(UserError, match=r"bskcn_4 is \[0\] .*from the first of bskcn_2 on"):
-        decoder_spec({**config, "bskcn_4": [0]})
+        decoder_spec({**made.config, "bskcn_4": [0]})
 
 
 def test_recorded_steps_blend_too(tmp_path):
     """Decoding steps are recorded, and replay kernels alone."""
-    test_solar_blends_the_stream_with_that_of_an_earlier_layer(tmp_path)
-    write_tokenizer(tmp_path)
+    solar().save(tmp_path)
     model = Harness(tmp_path)
     tokens = list(IDS)
     while len(tokens) < len(IDS) + 8:
@@ -180,78 +134,19 @@ def test_recorded_steps_blend_too(tmp_path):
 
 
 def test_plamo_3_has_norms_whose_weights_are_stored_less_other_numbers(tmp_path):
-    sizes: Config = {**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5}
-    ropes = {"rope_type": "default", "rope_theta": 900.0}, {"rope_type": "default", "rope_theta": 150.0}
-    model = Gemma3ForCausalLM(
-        Gemma3TextConfig(
-            **sizes, hidden_activation="silu", query_pre_attn_scalar=16, sliding_window=7, tie_word_embeddings=False,
-            layer_types=["sliding_attention", "full_attention"] * 2, attn_implementation="eager",
-            rope_parameters={"full_attention": ropes[0], "sliding_attention": ropes[1]},
-        )
-    ).eval()  # fmt: skip
-    randomize(model)
-
-    def convert(config: Config, tensors: Tensors) -> None:
-        tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] * SIZES["hidden_size"] ** 0.5
-        for name in tensors:
-            if name.endswith("post_attention_layernorm.weight"):
-                tensors[name] = tensors[name] + 1 - 1 / 5
-            if name.endswith("post_feedforward_layernorm.weight"):
-                tensors[name] = tensors[name] + 1 - 1 / 5**1.5
-        joined(tensors, "qkv_proj", lambda q, k, v: torch.cat([q, k, v]))
-        for name in [name for name in tensors if "gate_proj" in name]:
-            up = tensors.pop(name.replace("gate_proj", "up_proj"))
-            tensors[name.replace("gate_proj", "gate_up_proj")] = torch.cat([tensors.pop(name), up])
-        renamed(
-            tensors,
-            ("model.layers", "model.layers.layers"),
-            ("self_attn", "mixer"),
-            ("input_layernorm", "pre_mixer_norm"),
-            ("post_attention_layernorm", "post_mixer_norm"),
-            ("pre_feedforward_layernorm", "pre_mlp_norm"),
-            ("post_feedforward_layernorm", "post_mlp_norm"),
-        )
-
-    own = {"window_size": 7, "sliding_window_pattern": 2, "rope_theta": 900, "rope_local_theta": 150}
-    config = {**sizes, **own, "model_type": "plamo3", "tie_word_embeddings": False}
-    assert_equal(tmp_path, config, model, convert)
-    older = {key: value for key, value in config.items() if key != "window_size"} | {
+    made = plamo_3()
+    assert_equal(tmp_path, made.config, made.model, made.convert)
+    older = {key: value for key, value in made.config.items() if key != "window_size"} | {
         "sliding_window": [7, None, 7, None]
     }
-    assert decoder_spec(older) == decoder_spec(config)
+    assert decoder_spec(older) == decoder_spec(made.config)
 
 
 def test_step_3_computes_queries_from_a_latent(tmp_path):
-    rank = 20
-    model = llama(num_hidden_layers=3, num_key_value_heads=1, head_dim=12, rms_norm_eps=1e-5)
-    for layer in model.model.layers:
-        latent = nn.Linear(SIZES["hidden_size"], rank, bias=False), nn.Linear(rank, 6 * 12, bias=False)
-        layer.self_attn.q_proj = nn.Sequential(latent[0], LlamaRMSNorm(rank, 1e-5), latent[1])
-    model.model.layers[2].mlp = Chosen(SIZES, 5, 2)
-    randomize(model)
-
-    def convert(config: Config, tensors: Tensors) -> None:
-        renamed(
-            tensors,
-            (r"q_proj\.0", "q_proj"),
-            (r"q_proj\.1", "inter_norm"),
-            (r"q_proj\.2", "wq"),
-            (r"mlp\.shared\.", "share_expert."),
-            (r"mlp\.gate\.", "moe.gate."),
-        )
-        for side in ("gate_proj", "up_proj", "down_proj"):
-            stack = [tensors.pop(f"model.layers.2.mlp.experts.{number}.{side}.weight") for number in range(5)]
-            tensors[f"model.layers.2.moe.{side}.weight"] = torch.stack(stack)
-
-    config = {
-        **SIZES, "model_type": "step3_text", "num_hidden_layers": 3, "head_dim": 12, "rms_norm_eps": 1e-5,
-        "num_attention_groups": 1, "share_q_dim": rank, "moe_layers_enum": "2", "moe_num_experts": 5, "moe_top_k": 2,
-        "moe_intermediate_size": 24, "share_expert_dim": 40, "rope_theta": 10000.0, "max_position_embedding": 256,
-    }  # fmt: skip
-    del config["num_key_value_heads"], config["max_position_embeddings"]
-    assert_equal(tmp_path, config, model, convert)
+    made = step_3()
+    assert_equal(tmp_path, made.config, made.model, made.convert)
     with pytest.raises(UserError, match="its queries share a latent"):
-        decoder_spec(config).local(Part(0, 2))
+        decoder_spec(made.config).local(Part(0, 2))
 
 
 def sandwiched(model: Any, eps: float) -> None:

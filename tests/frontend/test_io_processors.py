@@ -31,6 +31,7 @@ def asked(question: str) -> bytes:
         (b'{"data": {"question": "a"}}', "missing required field `document`"),
         (b'{"data": {"question": "a", "document": "b"}, "input": "c"}', "exclude each other"),
         (b'{"data":', "not valid JSON"),
+        (b'{"data": "\xff"}', "not valid JSON"),
     ],
 )
 def test_what_goes_wrong_is_the_answer_to_its_own_request(

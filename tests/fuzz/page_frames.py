@@ -120,7 +120,11 @@ def taken(pages: bytes) -> int:
 
 def heard(said: bytes, *, instead: bool = False) -> None:
     """Have an engine hear what pages there are, or what is said instead of an agreement."""
-    with socket.create_server(("127.0.0.1", 0)) as server, answered(server, said, agrees=not instead), engine(server):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        answered(server, said, agreement=None if instead else AGREEMENT),
+        engine(server),
+    ):
         pass
 
 
@@ -132,24 +136,26 @@ def engine(server: socket.socket) -> Iterator[Peer]:
 
 
 @contextmanager
-def answered(server: socket.socket, said: bytes, *, agrees: bool = True, cut: bool = True) -> Iterator[None]:
+def answered(
+    server: socket.socket, said: bytes, *, agreement: Agreement | None = AGREEMENT, cut: bool = True
+) -> Iterator[None]:
     """Say something on the next connection, and wait until the other end hangs up.
 
-    agrees: whether there is an agreement first. cut: whether the other end is told that nothing more comes.
+    agreement: that is made first; None: there is none. cut: whether the other end is told that nothing more comes.
     """
     server.settimeout(LIMIT_S)
-    talking = threading.Thread(target=_talk, args=(server, said, agrees, cut), daemon=True)
+    talking = threading.Thread(target=_talk, args=(server, said, agreement, cut), daemon=True)
     talking.start()
     yield
     talking.join()
 
 
-def _talk(server: socket.socket, said: bytes, agrees: bool, cut: bool) -> None:
+def _talk(server: socket.socket, said: bytes, agreement: Agreement | None, cut: bool) -> None:
     connection, _ = server.accept()
     with connection, suppress(OSError, PeerError):
         connection.settimeout(LIMIT_S)
-        if agrees:
-            answer(connection, AGREEMENT, ("names", "pages", "lease"))
+        if agreement is not None:
+            answer(connection, agreement, ("names", "pages", "lease"))
         connection.sendall(said)
         if cut:
             connection.shutdown(socket.SHUT_WR)

@@ -20,6 +20,7 @@ from tests.fuzz import (
     batches,
     client_end,
     engine_end,
+    fabrics,
     heads,
     kept_pages,
     known,
@@ -28,6 +29,8 @@ from tests.fuzz import (
     page_frames,
     page_places,
     pages,
+    plugin_answers,
+    prompt_servers,
     receipts,
     steps,
 )
@@ -267,6 +270,12 @@ TARGETS = {
     "page_places": Target(page_places.make_places, page_places.NAMES, page_places.read_places),
     "page_frames": Target(page_frames.make_frames, page_frames.NAMES, page_frames.read_frames),
     "lease_frames": Target(lease_frames.make_frames, lease_frames.NAMES, lease_frames.read_frames),
+    "fabrics": Target(fabrics.make_frames, fabrics.NAMES, fabrics.read_frames),
+    "prompt_servers": Target(prompt_servers.make_answers, prompt_servers.NAMES, prompt_servers.read_answers),
+    "io_processors": Target(plugin_answers.make_io, plugin_answers.OF_IO, plugin_answers.read_io),
+    "tokenizer_plugins": Target(
+        plugin_answers.make_tokenizer, plugin_answers.OF_TOKENIZERS, plugin_answers.read_tokenizer
+    ),
     "kept_pages": Target(kept_pages.make_kept, kept_pages.NAMES, kept_pages.read_kept),
     "receipts": Target(receipts.make_receipts, (receipts.RECEIPT, receipts.RECORDS), receipts.read_damaged),
     "starts": Target(known.make_starts, known.STARTS, known.read_starts),

@@ -15,20 +15,25 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Mamba2Config, PreTrainedModel, Qwen3NextConfig
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Mamba2Config, PreTrainedModel, Qwen3NextConfig
 
 from core import LLM, SamplingParams
 from core_frontend.library.lora_request import LoRARequest
-from tests.families.architectures import tiny_config
+from tests.families.architectures import tiny_values
 from tests.families.oracle import randomize
+from tests.families.published import PUBLISHED
 from tests.inside import core_of
 from tests.kv.next_turn import save_in_idle_time
 from tests.tiny_models import SHAPE, save_checkpoint
 
 MORE_STATES = ("mamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "qwen3_5_text")
 """Other families with states, whose configurations are those of `tests.families`."""
-FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES)
-"""Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2, and others with states."""
+MORE_STREAMS = ("gemma3n_text", "zamba2", "solar", "plamo3", "step3_text")
+"""Families whose blocks read more than what the block before makes: several streams and pages of earlier layers, what a shared
+block put aside, an earlier stream; and norms on both sides, and queries from a latent.
+"""
+FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS)
+"""Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2, and others."""
 WITHIN_ENGINES = ("kept", "host", "disk", "crowded", "preempted")
 CONNECTED = ("shm", "file", "multi")
 """Ways in which each turn has an engine of its own, which finds the earlier turns in a connector of this name."""
@@ -37,6 +42,10 @@ WAYS = (*WITHIN_ENGINES, "restart", "slept", "swapped", *CONNECTED)
 
 slept: at level 2. swapped: other weights, and back. preempted: requests are, again and again.
 """
+ODD_HEADS = ("jamba", "zamba2")
+"""Families whose heads of 12 and 24 plain torch would compute, with bits that depend on chunks and drafts: they have others."""
+PUBLISHED_SIZES = {"num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 512, "eos_token_id": 2}
+"""Of models that transformers has no code for: heads of a size that the processor's own kernels take."""
 LETTERS = (68, 69, 70, 71)
 """Tokens of a, b, c and d. With so few, n-grams often guess right, and stop strings occur."""
 NUM_TURNS = 4
@@ -56,7 +65,9 @@ MAMBA = {
 
 def checkpoint(family: str, path: Path) -> Path:
     """Write a checkpoint of random weights."""
-    if family not in ("qwen3_next", "mamba2", *MORE_STATES):
+    if family in PUBLISHED:
+        return PUBLISHED[family](**PUBLISHED_SIZES).save(path)
+    if family not in ("qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS):
         return save_checkpoint(path, family=family)
     save_checkpoint(path)
     (path / "model.safetensors").unlink()
@@ -77,9 +88,10 @@ def _model(family: str) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(Mamba2Config(**MAMBA))
     if family == "qwen3_next":
         return AutoModelForCausalLM.from_config(Qwen3NextConfig(**{**SHAPE, **DELTA}))
-    config = tiny_config(family)
-    if family == "jamba":  # plain torch would compute its heads of 12, with bits that depend on chunks and drafts
-        config.num_attention_heads = config.num_key_value_heads = 3
+    values = tiny_values(family)
+    if family in ODD_HEADS:
+        values |= {"num_attention_heads": 3, "num_key_value_heads": 3}
+    config = CONFIG_MAPPING[family](**values)
     if hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = 512
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

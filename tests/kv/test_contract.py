@@ -27,14 +27,14 @@ def _by_family(way: str, families: tuple[str, ...]) -> list[object]:
 
 
 CASES = [
-    *_by_family("kept", ("deepseek_v3", "mamba2", "mamba", "nemotron_h")),
-    *_by_family("host", ("llama", "qwen3_next", "lfm2", "qwen3_5_text")),
+    *_by_family("kept", ("deepseek_v3", "mamba2", "mamba", "nemotron_h", "plamo3")),
+    *_by_family("host", ("llama", "qwen3_next", "lfm2", "qwen3_5_text", "gemma3n_text")),
     *_by_family("disk", ("gemma3", "mamba2", "jamba")),
-    *_by_family("restart", ("llama", "qwen3_next")),
+    *_by_family("restart", ("llama", "qwen3_next", "solar")),
     *_by_family("crowded", ("gemma3", "lfm2", "granitemoehybrid")),
-    *_by_family("preempted", ("qwen3_next", "gemma3")),
+    *_by_family("preempted", ("qwen3_next", "gemma3", "zamba2")),
     *_by_family("slept", ("mamba2",)),
-    *_by_family("swapped", ("lfm2",)),
+    *_by_family("swapped", ("lfm2", "step3_text")),
     *_by_family("shm", ("qwen3_next",)),
     *_by_family("file", ()),
     *_by_family("multi", ("lfm2",)),

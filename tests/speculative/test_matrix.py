@@ -1,8 +1,11 @@
 """Some pairs of the matrix of drafts; `make test-drafts` has all of them."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.speculative.matrix import Matrix, Proposer, proposers
+from tests.kv.conversations import MORE_STREAMS, checkpoint
+from tests.speculative.matrix import WAYS, Matrix, Proposer, proposers
 
 PAIRS = [("eagle3", "planned ahead"), ("draft_model, a tree", "preempted"), ("suffix", "cached prefix")]
 
@@ -20,6 +23,15 @@ def matrix() -> Matrix:
 @pytest.mark.parametrize(("name", "way"), PAIRS)
 def test_drafts_change_no_bit(every: dict[str, Proposer], matrix: Matrix, name: str, way: str) -> None:
     stats = matrix.compare(every[name], way)
+    assert stats.spec_num_accepted_tokens > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", MORE_STREAMS)
+def test_drafts_change_no_bit_of_other_families(matrix: Matrix, family: str, way: str, tmp_path: Path) -> None:
+    keys = (("prompt_lookup_min", 1), ("prompt_lookup_max", 3))
+    stats = matrix.compare(Proposer(family, "ngram", checkpoint(family, tmp_path / "model"), keys=keys), way)
     assert stats.spec_num_accepted_tokens > 0
 
 

@@ -12,14 +12,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import httpx
 import msgspec
 
-from core.api.errors import RequestError
+from core.api.errors import UNREADABLE, RequestError
 from core_apis.prefill.choice import Offer
-from core_apis.protocol.quote import Quote
 from core_apis.protocol.transfer_params import FIELD, TransferParams
 from core_frontend.kv_transfer import KVTransfer
 
@@ -32,11 +31,33 @@ FAILURES: Final = 3
 FIRST_REST_S, LONGEST_REST_S = 1.0, 60.0
 NO_ROOM: Final = 503
 NO_PATH: Final = 404
-FAILURES_OF_CALLS: Final = (httpx.HTTPError, TimeoutError, msgspec.DecodeError)
+FAILURES_OF_CALLS: Final = (httpx.HTTPError, TimeoutError, *UNREADABLE)
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class RefusedError(Exception):
     """Raised when a server refuses a prompt, such as for want of room, which is no failure; the message is its sentence."""
+
+
+class FirstToken(msgspec.Struct):
+    """When the first token comes. low, high: seconds. A negative time would draw every prompt to that server."""
+
+    low: Seconds
+    high: Seconds
+
+
+class QuotedPages(msgspec.Struct):
+    """One prompt of a quote. kv_bytes: of its pages."""
+
+    kv_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
+
+
+class PrefillQuote(msgspec.Struct):
+    """A quote, as far as it is read. See `core_apis.protocol.quote.Quote`."""
+
+    prompts: list[QuotedPages]
+    first_token: FirstToken | None
+    would_be_refused: str | None
 
 
 class PrefillAnswer(msgspec.Struct):
@@ -64,7 +85,7 @@ class PrefillServer:
         """Return what a prompt would take there; None: it cannot be had. limit_s: seconds to wait for the answer."""
         try:
             text = await self._post("/v1/quote?path=/v1/completions", body, key, limit_s)
-            quoted = msgspec.json.decode(text, type=Quote)
+            quoted = msgspec.json.decode(text, type=PrefillQuote)
         except RefusedError as error:
             logger.debug("The server of prompts %s takes none: %s", self.url, error)
             return None

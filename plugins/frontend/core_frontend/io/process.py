@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from core.api.config import ResolvedPlugin
-from core.api.errors import CoreError, RequestError
+from core.api.errors import UNREADABLE, CoreError, RequestError
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core_frontend.io.contract import PARAMS, IOProcessor, Output, Prompts
@@ -135,7 +135,7 @@ def _refused(value: Any) -> Any:
 def _decoded(content: bytes) -> Any:
     try:
         return msgspec.json.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RequestError(f"The body is not valid JSON ({error}).") from error
 
 

@@ -86,6 +86,7 @@ class InterceptedKernels(KernelSet):
         self.calls = calls
         self.providers = inner.providers
         self.device = inner.device
+        self.memory = inner.memory
         self.numerics = inner.numerics
         self.native = inner.native
         self.step_hooks = inner.step_hooks

@@ -28,6 +28,9 @@ SMALL_BYTES = 1 << 12
 MOST_PLACE = 1 << 16
 """Most bytes that describe the memory of an end; NIXL's description of one with many networks has some thousand."""
 
+LONGEST_LEASE_S = 1e6
+"""Most seconds of a lease; a wait for more raises an error of the system."""
+
 
 class PeerError(Exception):
     """Raised when the other end does not do what was agreed; the message says what."""
@@ -102,7 +105,7 @@ class Granted(msgspec.Struct, tag=7, array_like=True, forbid_unknown_fields=True
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=1 << 22)] = 0
-    lease_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    lease_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_LEASE_S)] = 0.0
     problem: str = ""
     place: Annotated[bytes, msgspec.Meta(max_length=MOST_PLACE)] = b""
 

@@ -1,0 +1,170 @@
+"""Models of rows whose code transformers does not have and that are more than a llama under other names: models of
+transformers that are changed by hand, as published code differs from them.
+
+Owns: the models, their configurations, and how their tensors are renamed. Never does: compare. Called by: `test_published`, and
+the tests in which such rows meet everything else that an engine does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+
+from core_kit.checkpoints import write_tokenizer
+from tests.families.converted import SIZES, Config, Converter, Tensors, joined, llama, renamed, write
+from tests.families.oracle import randomize
+
+KEEPS = {"first": [1, 3], "second": [1]}
+BLENDS = {"first": [2, 4], "second": [3]}
+"""Of Solar: kept stream → layers."""
+RANK = 20
+"""Of Step 3's latent."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One of them. config: of the checkpoint. model: its logits are the row's. convert: to the tensors of the checkpoint."""
+
+    config: Config
+    model: Any
+    convert: Converter
+
+    def save(self, path: Path, **config: Any) -> Path:
+        """Write a checkpoint with a tokenizer of bytes. config: other values of the configuration."""
+        path.mkdir(parents=True, exist_ok=True)
+        tensors = dict(self.model.state_dict())
+        values = {**self.config, **config}
+        self.convert(values, tensors)
+        write(path, values, tensors)
+        write_tokenizer(path)
+        return path
+
+
+class Chosen(nn.Module):
+    """Experts that a softmax over all chooses, and one for every token."""
+
+    def __init__(self, sizes: Config, count: int, top_k: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(sizes["hidden_size"], count, bias=False)
+        self.top_k = top_k
+        one = LlamaConfig(**{**sizes, "intermediate_size": 24})
+        self.experts = nn.ModuleList(LlamaMLP(one) for _ in range(count))
+        self.shared = LlamaMLP(LlamaConfig(**{**sizes, "intermediate_size": 40}))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        shares = self.gate(hidden_states).softmax(-1)
+        best, chosen = shares.topk(self.top_k, dim=-1)
+        found = self.shared(hidden_states)
+        for number, expert in enumerate(self.experts):
+            weight = (best * (chosen == number)).sum(-1, keepdim=True)
+            found = found + weight * expert(hidden_states)
+        return found
+
+
+def solar(**sizes: Any) -> Published:
+    """Solar: layers that blend the stream with that of an earlier layer. sizes: beside the usual ones."""
+    shape = {"num_hidden_layers": 5, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, **sizes}
+    model = llama(**shape)
+    kept: dict[str, Tensor] = {}
+
+    def changed(index: int) -> Any:
+        def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            stream = args[0]
+            for name, layers in KEEPS.items():
+                if index in layers:
+                    kept[name] = stream
+            for name, layers in BLENDS.items():
+                if index in layers:
+                    stream = 0.8 * kept[name] + (1 - 0.8) * stream
+            return (stream, *args[1:])
+
+        return before
+
+    for index, layer in enumerate(model.model.layers):
+        layer.register_forward_pre_hook(changed(index))
+    config = {
+        **SIZES, **shape, "model_type": "solar", "bskcn_1": KEEPS["first"], "bskcn_2": KEEPS["second"],
+        "bskcn_3": BLENDS["first"], "bskcn_4": BLENDS["second"], "bskcn_tv": [0.9, 0.8], "sliding_window": 2047,
+    }  # fmt: skip
+    return Published(config, model, lambda *_: None)
+
+
+def plamo_3(**sizes: Any) -> Published:
+    """PLaMo 3: norms whose weights are stored less other numbers, and windows. sizes: beside the usual ones."""
+    own: Config = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5}
+    shape = {**SIZES, **own, **sizes}
+    ropes = {"rope_type": "default", "rope_theta": 900.0}, {"rope_type": "default", "rope_theta": 150.0}
+    model = Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            **shape, hidden_activation="silu", query_pre_attn_scalar=16, sliding_window=7, tie_word_embeddings=False,
+            layer_types=["sliding_attention", "full_attention"] * 2, attn_implementation="eager",
+            rope_parameters={"full_attention": ropes[0], "sliding_attention": ropes[1]},
+        )
+    ).eval()  # fmt: skip
+    randomize(model)
+
+    def convert(config: Config, tensors: Tensors) -> None:
+        tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] * SIZES["hidden_size"] ** 0.5
+        for name in tensors:
+            if name.endswith("post_attention_layernorm.weight"):
+                tensors[name] = tensors[name] + 1 - 1 / 5
+            if name.endswith("post_feedforward_layernorm.weight"):
+                tensors[name] = tensors[name] + 1 - 1 / 5**1.5
+        joined(tensors, "qkv_proj", lambda q, k, v: torch.cat([q, k, v]))
+        for name in [name for name in tensors if "gate_proj" in name]:
+            up = tensors.pop(name.replace("gate_proj", "up_proj"))
+            tensors[name.replace("gate_proj", "gate_up_proj")] = torch.cat([tensors.pop(name), up])
+        renamed(
+            tensors,
+            ("model.layers", "model.layers.layers"),
+            ("self_attn", "mixer"),
+            ("input_layernorm", "pre_mixer_norm"),
+            ("post_attention_layernorm", "post_mixer_norm"),
+            ("pre_feedforward_layernorm", "pre_mlp_norm"),
+            ("post_feedforward_layernorm", "post_mlp_norm"),
+        )
+
+    windows = {"window_size": 7, "sliding_window_pattern": 2, "rope_theta": 900, "rope_local_theta": 150}
+    return Published({**shape, **windows, "model_type": "plamo3", "tie_word_embeddings": False}, model, convert)
+
+
+def step_3(**sizes: Any) -> Published:
+    """Step 3: queries from a latent, and experts in the last layer. sizes: beside the usual ones."""
+    shape = {**SIZES, "num_hidden_layers": 3, "head_dim": 12, "rms_norm_eps": 1e-5, **sizes}
+    model = llama(**{**shape, "num_key_value_heads": 1})
+    num_columns = shape["num_attention_heads"] * shape["head_dim"]
+    for layer in model.model.layers:
+        latent = nn.Linear(SIZES["hidden_size"], RANK, bias=False), nn.Linear(RANK, num_columns, bias=False)
+        layer.self_attn.q_proj = nn.Sequential(latent[0], LlamaRMSNorm(RANK, 1e-5), latent[1])
+    model.model.layers[2].mlp = Chosen(SIZES, 5, 2)
+    randomize(model)
+
+    def convert(config: Config, tensors: Tensors) -> None:
+        renamed(
+            tensors,
+            (r"q_proj\.0", "q_proj"),
+            (r"q_proj\.1", "inter_norm"),
+            (r"q_proj\.2", "wq"),
+            (r"mlp\.shared\.", "share_expert."),
+            (r"mlp\.gate\.", "moe.gate."),
+        )
+        for side in ("gate_proj", "up_proj", "down_proj"):
+            stack = [tensors.pop(f"model.layers.2.mlp.experts.{number}.{side}.weight") for number in range(5)]
+            tensors[f"model.layers.2.moe.{side}.weight"] = torch.stack(stack)
+
+    config = {
+        **shape, "model_type": "step3_text", "num_attention_groups": 1, "share_q_dim": RANK, "moe_layers_enum": "2",
+        "moe_num_experts": 5, "moe_top_k": 2, "moe_intermediate_size": 24, "share_expert_dim": 40, "rope_theta": 10000.0,
+        "max_position_embedding": shape["max_position_embeddings"],
+    }  # fmt: skip
+    del config["num_key_value_heads"], config["max_position_embeddings"]
+    return Published(config, model, convert)
+
+
+PUBLISHED: dict[str, Callable[..., Published]] = {"solar": solar, "plamo3": plamo_3, "step3_text": step_3}
+"""Model type → the model."""
