@@ -72,7 +72,8 @@ class AnswerParts:
 class SamplingMask:
     """The tokens that could have been drawn.
 
-    token_ids: for each token of the output, ascending; empty for tokens that came with the request as the beginning of its answer.
+    token_ids: for each token of the output, ascending; empty for tokens that came with the request as the beginning of its
+        answer.
     """
 
     token_ids: list[list[int]]
