@@ -104,6 +104,7 @@ class HostedRounds:
         )
         first = self._run
         run = PromptRun(self._context, prepared.chat, first.answer_id, first.user, first.arrival)
+        run.key = first.key
         run.again = True  # the response was accepted with its first round, and is not refused for want of room
         writer.next_round(AnswerParser(prepared.chat))
         return run.outputs
