@@ -59,7 +59,7 @@ ODD: list[tuple[str, str, dict[str, Any], frozenset[int], tuple[str, ...]]] = [
     ("a salt that is a list", EMBEDDINGS, {"cache_salt": [1]}, frozenset({400}), ("cache_salt",)),
     ("data without an IO processor", POOLING, {"input": None, "data": {"a": 1}}, frozenset({400}), ("data",)),
     ("input and data without an IO processor", POOLING, {"data": [1]}, frozenset({400}), ("data",)),
-    ("data of nothing", POOLING, {"input": None, "data": None}, frozenset({400}), ("data",)),
+    ("data of nothing", POOLING, {"input": None, "data": None}, frozenset({400}), ("input",)),
     ("data for vectors", EMBEDDINGS, {"data": 1}, frozenset({400}), ("data",)),
     ("a timeout of nothing", EMBEDDINGS, {"timeout": 0}, frozenset({400}), ("timeout",)),
     ("an unknown field", EMBEDDINGS, {"imput": "Hi"}, frozenset({400}), ("imput",)),
