@@ -95,10 +95,7 @@ class Site(Served):
 
 def _foretold(forecast: Forecast, ask: Ask) -> float | None:
     told = forecast.foretell(ask)
-    if told is None:
-        return None
-    first = told.interval("first")
-    return (first.low + first.high) / 2
+    return None if told is None else told.interval("first").middle
 
 
 @dataclass

@@ -19,7 +19,7 @@ from core_apis.prefill.router import PrefillRouter
 from core_apis.watching import PromptCall
 from core_config.served.prefill import prefill_problems
 from core_frontend.kv_transfer import KVTransfer
-from core_frontend.quote.forecast import Ask
+from core_frontend.quote.forecast import Ask, Interval
 from core_frontend.request_terms import RequestTerms
 from core_observers.prefill_metrics import PrefillMetrics
 
@@ -48,9 +48,7 @@ class Quotes:
 
     def foretell(self, ask: Ask) -> Any:
         seconds = self.wait_s + SECONDS_A_TOKEN * (ask.prompt - ask.cached)
-        return (
-            SimpleNamespace(interval=lambda kind: SimpleNamespace(low=seconds, high=seconds)) if self.is_ready else None
-        )
+        return SimpleNamespace(interval=lambda kind: Interval(seconds, seconds)) if self.is_ready else None
 
 
 class Site:

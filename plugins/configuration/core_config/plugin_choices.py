@@ -41,23 +41,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
     arguments = _checked_arguments(settings, registry, chosen, problems)
     for manifest in chosen.manifests():
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
-    if settings["worker_extension_cls"] is not None:
-        arguments[WORKER_EXTENSION] = {"cls": settings["worker_extension_cls"]}
-    binding = None if problems else numa_binding(settings)
-    if binding is not None:
-        arguments[NUMA_BINDING] = binding
-    if settings["ir_op_priority"] and not problems:
-        arguments[OPERATION_ORDER] = as_order(settings["ir_op_priority"])
-    if settings["crash_dump"] is not None:
-        arguments[CRASH_DUMP] = {"directory": settings["crash_dump"]}
-    if settings["cudagraph_metrics"]:
-        arguments[RECORDINGS] = {"enabled": True}
-    arguments[PROFILE] = msgspec.to_builtins(
-        profile_settings(settings["profiler_config"], layers=settings["enable_layerwise_nvtx_tracing"])
-    )
-    window = profile_window(settings["profiler_config"])
-    if window is not None:
-        arguments[PROFILE_WINDOW] = window
+    _add_settings(arguments, settings, is_sound=not problems)
     attention: dict[str, str] = {}
     for kind in LAYER_KINDS:
         name = chosen.name(f"attention.{kind}")
@@ -82,6 +66,27 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         executor=chosen.name("executor") or "",
         kv_connectors=connectors.selection.chosen if connectors is not None else (),
     )
+
+
+def _add_settings(arguments: Arguments, settings: Settings, *, is_sound: bool) -> None:
+    """Add the settings that observers and the executor read. is_sound: whether no problem was found so far."""
+    if settings["worker_extension_cls"] is not None:
+        arguments[WORKER_EXTENSION] = {"cls": settings["worker_extension_cls"]}
+    binding = numa_binding(settings) if is_sound else None
+    if binding is not None:
+        arguments[NUMA_BINDING] = binding
+    if settings["ir_op_priority"] and is_sound:
+        arguments[OPERATION_ORDER] = as_order(settings["ir_op_priority"])
+    if settings["crash_dump"] is not None:
+        arguments[CRASH_DUMP] = {"directory": settings["crash_dump"]}
+    if settings["cudagraph_metrics"]:
+        arguments[RECORDINGS] = {"enabled": True}
+    arguments[PROFILE] = msgspec.to_builtins(
+        profile_settings(settings["profiler_config"], layers=settings["enable_layerwise_nvtx_tracing"])
+    )
+    window = profile_window(settings["profiler_config"])
+    if window is not None:
+        arguments[PROFILE_WINDOW] = window
 
 
 def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:

@@ -99,7 +99,9 @@ class PrefillRouter:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of a prompt; learn from the first one of a prompt that was sent away, and explain the choice."""
         begin = time.monotonic()
-        rest_s = 0.0 if choice.server is None else self._foretold(self._rest(call))
+        rest_s = 0.0
+        if choice.server is not None:
+            rest_s = self._foretold(_rest(self._quotes.ask(call, remember=False))) or 0.0
         awaits_first = choice.server is not None
         async with aclosing(generate(call)) as outputs:
             async for output in outputs:
@@ -116,9 +118,10 @@ class PrefillRouter:
         if why:
             return Choice(None, why=why)
         ask = self._quotes.ask(call, remember=False)
-        if self._quotes.forecast.foretell(ask) is None:
-            return Choice(None, why="this engine has computed too little yet for a comparison")
         here_s = self._foretold(ask)
+        rest_s = self._foretold(_rest(ask))
+        if here_s is None or rest_s is None:
+            return Choice(None, why="this engine has computed too little yet for a comparison")
         if here_s < WORTH_S:
             return Choice(here_s, why=f"it takes less than {WORTH_S:g} s here")
         servers = self._asked(call)
@@ -127,7 +130,6 @@ class PrefillRouter:
         limit_s = min(here_s, QUESTION_S)
         body = _body(call)
         offers = await asyncio.gather(*(server.quote(body, call.key, limit_s) for server in servers))
-        rest_s = self._foretold(replace(ask, cached=max(ask.prompt - 1, 0)))
         # The time of the questions is gone on both sides.
         return choose(here_s, rest_s, [offer for offer in offers if offer is not None], self._links)
 
@@ -159,17 +161,15 @@ class PrefillRouter:
         first = hash(tuple(call.prompt["prompt_token_ids"][:HOME_TOKENS]))
         return sorted(able, key=lambda server: hash((first, server.number)))[:MOST_ASKED]
 
-    def _rest(self, call: PromptCall) -> Ask:
-        ask = self._quotes.ask(call, remember=False)
-        return replace(ask, cached=max(ask.prompt - 1, 0))
-
-    def _foretold(self, ask: Ask) -> float:
-        """Return the middle of the interval in which the first token is expected, in seconds, like a quote's."""
+    def _foretold(self, ask: Ask) -> float | None:
+        """Return when the first token is expected, in seconds; None: the engine has computed too little yet."""
         foretold = self._quotes.forecast.foretell(ask)
-        if foretold is None:
-            return 0.0
-        first = foretold.interval("first")
-        return (first.low + first.high) / 2
+        return None if foretold is None else foretold.interval("first").middle
+
+
+def _rest(ask: Ask) -> Ask:
+    """Return what is left of a prompt whose pages have come: its last token."""
+    return replace(ask, cached=max(ask.prompt - 1, 0))
 
 
 def _unfit(call: PromptCall) -> str:

@@ -21,6 +21,7 @@ from core.api.errors import UNREADABLE, RequestError
 from core_apis.prefill.choice import Offer
 from core_apis.protocol.transfer_params import FIELD, TransferParams
 from core_frontend.kv_transfer import KVTransfer
+from core_frontend.quote.forecast import Interval
 
 logger = logging.getLogger("core_apis")
 
@@ -96,7 +97,8 @@ class PrefillServer:
         if quoted.would_be_refused is not None or len(quoted.prompts) != 1:
             return None
         num_bytes = quoted.prompts[0].kv_bytes
-        return Offer(self.number, 0.0 if first is None else (first.low + first.high) / 2, num_bytes)
+        first_s = 0.0 if first is None else Interval(first.low, first.high).middle
+        return Offer(self.number, first_s, num_bytes)
 
     async def compute(self, body: Mapping[str, Any], key: Mapping[str, str], limit_s: float) -> KVTransfer | None:
         """Have it compute a prompt; returns where its pages are; None: it has not computed it, or there is no ticket."""

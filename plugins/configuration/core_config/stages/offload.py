@@ -40,20 +40,7 @@ def planned_offload(settings: Settings, spec: DecoderSpec, count: Counter) -> Pl
     backend = backend_of(settings)
     if not backend:
         return PlannedOffload()
-    blocks = [parts_by_role(spec, index) for index in range(len(spec.blocks))]
-    argument = "offload_params" if backend == PREFETCH else "cpu_offload_params"
-    segments: list[str] = settings[argument]
-    for segment in segments:
-        if not any(is_named([segment], names_of(role, groups)) for block in blocks for role, groups in block.items()):
-            some = sorted(blocks[-1]) if blocks else []
-            raise UserError(
-                f"{flag_of(argument)} {segment}: no matrix of a block has this segment in its name; the last block has "
-                f"{', '.join(some)}, such as {next(names_of(some[0], blocks[-1][some[0]]), '')}."
-            )
-    named = [
-        {role: groups for role, groups in block.items() if is_named(segments, names_of(role, groups))}
-        for block in blocks
-    ]
+    named = _named_blocks(settings, spec, "offload_params" if backend == PREFETCH else "cpu_offload_params")
 
     def nbytes(index: int, role: str, groups: Groups) -> int:
         if role == ABSORBED:  # stored as plain matrices, one of each head
@@ -69,11 +56,8 @@ def planned_offload(settings: Settings, spec: DecoderSpec, count: Counter) -> Pl
             size, kept = settings["offload_group_size"], settings["offload_num_in_group"]
             taken = sizes if index % size >= size - kept else {}
         else:
-            taken = {}
-            for role, one in sizes.items():
-                if one <= left:
-                    taken[role] = one
-                    left -= one
+            taken = _fitting(sizes, left)
+            left -= sum(taken.values())
         if taken:
             roles[str(spec.first_block + index)] = tuple(taken)
             host += sum(taken.values())
@@ -83,3 +67,30 @@ def planned_offload(settings: Settings, spec: DecoderSpec, count: Counter) -> Pl
     num_slots = min(settings["offload_prefetch_step"] + 1, len(roles)) if backend == PREFETCH else 0
     config = OffloadConfig(roles=roles, in_place=backend != PREFETCH, slots=num_slots, nbytes=host)
     return PlannedOffload(config, host, num_slots * largest)
+
+
+def _named_blocks(settings: Settings, spec: DecoderSpec, argument: str) -> list[dict[str, Groups]]:
+    """Return the matrices of each block that an argument names. Raises UserError for names that no matrix has."""
+    blocks = [parts_by_role(spec, index) for index in range(len(spec.blocks))]
+    segments: list[str] = settings[argument]
+    for segment in segments:
+        if not any(is_named([segment], names_of(role, groups)) for block in blocks for role, groups in block.items()):
+            some = sorted(blocks[-1]) if blocks else []
+            raise UserError(
+                f"{flag_of(argument)} {segment}: no matrix of a block has this segment in its name; the last block has "
+                f"{', '.join(some)}, such as {next(names_of(some[0], blocks[-1][some[0]]), '')}."
+            )
+    return [
+        {role: groups for role, groups in block.items() if is_named(segments, names_of(role, groups))}
+        for block in blocks
+    ]
+
+
+def _fitting(sizes: dict[str, int], left: int) -> dict[str, int]:
+    """Return the matrices, in order, that fit into what is left of the host's bytes."""
+    taken: dict[str, int] = {}
+    for role, size in sizes.items():
+        if size <= left:
+            taken[role] = size
+            left -= size
+    return taken

@@ -36,42 +36,9 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
     count = len(spec.blocks)
     if not 0 <= start < stop <= count:
         raise UserError(f"blocks {start} to {stop}: expected a range within the model's {count} blocks")
-    if spec.layer_inputs is not None and stop - start < count:
-        raise UserError(
-            f"blocks {start} to {stop}: embeddings for each layer are computed with the first block, and every rank would "
-            "need them; use one stage (--pipeline-parallel-size 1)"
-        )
-    lent = {block.heads.lends for block in spec.blocks[start:stop] if block.heads is not None}
-    borrowed = {block.heads.borrows for block in spec.blocks[start:stop] if block.heads is not None} - {""}
-    if not borrowed <= lent:
-        raise UserError(
-            f"blocks {start} to {stop} use keys and values of earlier blocks, which the same rank must hold; use one stage "
-            "(--pipeline-parallel-size 1)"
-        )
-    if stop - start < count and any(block.aside for block in spec.blocks):
-        raise UserError(
-            f"blocks {start} to {stop}: later blocks read the embeddings again, which every rank would need; use one stage "
-            "(--pipeline-parallel-size 1)"
-        )
-    kept = {name for block in spec.blocks[start:stop] for name in block.keeps_as}
-    blended = {name for block in spec.blocks[start:stop] for name, _ in block.blends}
-    if not blended <= kept:
-        raise UserError(
-            f"blocks {start} to {stop} use the residual stream of earlier blocks, which the same rank must hold; use one stage "
-            "(--pipeline-parallel-size 1)"
-        )
-    first = spec.blocks[start].mixer
-    if isinstance(first, LatentSpec) and first.index is not None and first.index.reuses:
-        raise UserError(
-            f"blocks {start} to {stop}: block {start} reads the keys that the index of an earlier block chooses, which the "
-            "same rank must hold; divide the model elsewhere"
-        )
-    last = spec.blocks[stop - 1].experts
-    if last is not None and last.late:
-        raise UserError(
-            f"blocks {start} to {stop}: the output of the experts of block {stop - 1} is added after block {stop}, which "
-            "the same rank must hold; divide the model elsewhere"
-        )
+    problem = _torn(spec, start, stop)
+    if problem:
+        raise UserError(f"blocks {start} to {stop}: {problem}")
     return msgspec.structs.replace(
         spec,
         blocks=spec.blocks[start:stop],
@@ -79,6 +46,37 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
         holds_embedding=spec.holds_embedding and start == 0,
         holds_head=spec.holds_head and stop == count,
     )
+
+
+def _torn(spec: Shape, start: int, stop: int) -> str:
+    """Return what some blocks would need of others that another rank holds; empty: nothing."""
+    one_stage = "use one stage (--pipeline-parallel-size 1)"
+    blocks = spec.blocks[start:stop]
+    is_part = len(blocks) < len(spec.blocks)
+    if spec.layer_inputs is not None and is_part:
+        return (
+            "embeddings for each layer are computed with the first block, and every rank would need them; " + one_stage
+        )
+    if is_part and any(block.aside for block in spec.blocks):
+        return f"later blocks read the embeddings again, which every rank would need; {one_stage}"
+    heads = [block.heads for block in blocks if block.heads is not None]
+    if not {one.borrows for one in heads} - {""} <= {one.lends for one in heads}:
+        return f"they use keys and values of earlier blocks, which the same rank must hold; {one_stage}"
+    kept = {name for block in blocks for name in block.keeps_as}
+    if not {name for block in blocks for name, _ in block.blends} <= kept:
+        return f"they use the residual stream of earlier blocks, which the same rank must hold; {one_stage}"
+    return _torn_at_an_end(spec, start, stop)
+
+
+def _torn_at_an_end(spec: Shape, start: int, stop: int) -> str:
+    """Return what the first or the last block shares with its neighbour; empty: nothing."""
+    elsewhere = "which the same rank must hold; divide the model elsewhere"
+    first, last = spec.blocks[start].mixer, spec.blocks[stop - 1].experts
+    if isinstance(first, LatentSpec) and first.index is not None and first.index.reuses:
+        return f"block {start} reads the keys that the index of an earlier block chooses, {elsewhere}"
+    if last is not None and last.late:
+        return f"the output of the experts of block {stop - 1} is added after block {stop}, {elsewhere}"
+    return ""
 
 
 def _divided(spec: Shape, part: Part) -> Shape:

@@ -39,6 +39,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def middle(self) -> float:
+        """Return the middle, for comparisons of one time with another."""
+        return (self.low + self.high) / 2
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
