@@ -7,7 +7,7 @@ Called by: users.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,14 @@ from core_frontend.api.pooling_outputs import PooledOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import Progress, begin_batch, finish_batch, run_batch
 from core_frontend.io.pool import BlockingIO, io_settings
-from core_frontend.library.beam_batch import advance_all, begin_search, next_step
-from core_frontend.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
+from core_frontend.library.beam_methods import BeamMethods
 from core_frontend.library.chat_batch import ChatBatch, Conversation, as_conversations
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.llm_engine import LLMEngine
-from core_frontend.library.lora_request import Adapters, LoRARequest
-from core_frontend.library.named_calls import CALLS, named_call
+from core_frontend.library.lora_request import Adapters
 from core_frontend.library.pooling_methods import PoolingMethods
 from core_frontend.library.transcribing import TranscriptionMethods
+from core_frontend.library.worker_methods import WorkerMethods
 from core_frontend.prompts.default_params import changed_names, default_sampling_params, sampling_sources
 from core_frontend.prompts.input_processor import ProcessedInput
 from core_frontend.prompts.prompt_parser import PromptInput, as_batch
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from core_observers.receipts.issuer import ReceiptIssuer
 
 
-class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
+class LLM(PoolingMethods, LLMEngine, TranscriptionMethods, BeamMethods, WorkerMethods):
     """A model in this process.
 
     model: path or hub name; None is the embedded default.
@@ -161,21 +160,9 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         refuse_keywords(options, self.chat)
         conversations = as_conversations(messages)
         params = self._spread(sampling_params, len(conversations))
-        tokenizer = self._need_tokenizer()
-        chat_template = chat_template or self._chat_template
-        template = chat_template_of(tokenizer, chat_template, self._media.shown)
-        plan = None
-        prompts: ChatTemplate | ConversationPrompts = template
-        if tools or tool_choice is not None:
-            from core_formats.conversation_prompts import ConversationPrompts
-            from core_frontend.whole_answer import tool_plan
-
-            served = self._answer_format(chat_template)
-            plan = tool_plan(tools or (), tool_choice, parallel_tool_calls, template, served)
-            prompts = ConversationPrompts(template, served)
-        has_states = any(group.kind == "state" for group in self._config.cache.groups)
-        variables = chat_template_kwargs or {}
-        batch = ChatBatch(tokenizer, prompts, plan, variables, media=self._media, keeps_edges=has_states)
+        template = chat_template or self._chat_template
+        use = None if not tools and tool_choice is None else (tools or (), tool_choice, parallel_tool_calls)
+        batch = self._chat_batch(template, use, chat_template_kwargs or {})
         for conversation, wanted in zip(conversations, params, strict=True):
             batch.add(conversation, wanted, begin=add_generation_prompt, resume=continue_final_message)
         if session is not None:
@@ -194,6 +181,31 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         batch.take_apart(outputs)
         return outputs
 
+    def _chat_batch(
+        self,
+        chat_template: str | None,
+        use: tuple[Sequence[Mapping[str, Any]], str | Mapping[str, Any] | None, bool] | None,
+        variables: Mapping[str, Any],
+    ) -> ChatBatch:
+        """Return an empty batch of conversations. Raises RequestError.
+
+        use: tools, their choice, and whether several may be called; None: no tools.
+        variables: for the template.
+        """
+        tokenizer = self._need_tokenizer()
+        template = chat_template_of(tokenizer, chat_template, self._media.shown)
+        plan = None
+        prompts: ChatTemplate | ConversationPrompts = template
+        if use is not None:
+            from core_formats.conversation_prompts import ConversationPrompts
+            from core_frontend.whole_answer import tool_plan
+
+            served = self._answer_format(chat_template)
+            plan = tool_plan(*use, template, served)
+            prompts = ConversationPrompts(template, served)
+        has_states = any(group.kind == "state" for group in self._config.cache.groups)
+        return ChatBatch(tokenizer, prompts, plan, variables, media=self._media, keeps_edges=has_states)
+
     def session(self) -> LLMSession:
         """Return a new session: a conversation whose earlier answers keep the tokens that were sampled.
 
@@ -204,75 +216,6 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
     def session_prompt(self, turns: Sequence[Turn]) -> SessionPrompt:
         """Return the prompt of a session's next call."""
         return SessionPrompt(turns, self._need_tokenizer(), self._config.model.max_model_len)
-
-    def beam_search(
-        self,
-        prompts: PromptInput | Sequence[PromptInput],
-        params: BeamSearchParams,
-        lora_request: LoRARequest | None = None,
-        *,
-        use_tqdm: Progress = False,
-        **options: Any,
-    ) -> list[BeamSearchOutput]:
-        """Return the likeliest continuations of prompts by beam search, in the order of the prompts.
-
-        prompts: as for `generate`.
-        options: vLLM's other keywords; anything but None is refused by name.
-        Each step is a batch of one token per beam; because of cached prefixes it computes at most that token and one
-        block.
-        """
-        refuse_keywords(options, self.beam_search)
-        batch = as_batch(prompts)
-        searches = [self._search(index, batch, params) for index in range(len(batch))]
-        while open_ones := [search for search in searches if not search.is_over]:
-            step_prompts, step_params = next_step(open_ones)
-            nothing = [0] * len(step_prompts)
-            found = self._run(step_prompts, step_params, nothing, use_tqdm, None, adapters=lora_request)
-            advance_all(open_ones, found)
-        outputs = [search.output() for search in searches]
-        if self._tokenizer is not None:
-            for output in outputs:
-                for beam in output.sequences:
-                    beam.text = self._tokenizer.decode(beam.tokens, skip_special_tokens=False)
-        return outputs
-
-    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
-        """Return the result of a function of the model, in a list of one. func: called with the engine's own model
-        object.
-
-        Raises RequestError while the engine sleeps.
-        """
-        self._check_awake()
-        return [func(self._live_client().worker.instances[0].model)]
-
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call a function or method on the worker; return its answer in a list of one.
-
-        method: a function, which is called with the worker first, or the name of one of the worker's methods; the names
-            of `core_frontend.library.named_calls` are our own methods.
-        timeout: no effect: the worker is in this thread.
-        Raises RequestError for a name that the worker does not have.
-        """
-        if isinstance(method, str) and method in CALLS:
-            return [named_call(method, args, kwargs or {}).on(self)]
-        if not isinstance(method, str) and not callable(method):
-            raise RequestError(f"method is {method!r}; expected a name or a function.", param="method")
-        worker = self._live_client().worker
-        if callable(method):
-            return [method(worker, *args, **(kwargs or {}))]
-        found = getattr(getattr(worker, "extension", worker), method, None)
-        if method.startswith("_") or not callable(found):
-            raise RequestError(
-                f"The worker has no method {method!r}; pass a function, which is called with the worker.",
-                param="method",
-            )
-        return [found(*args, **(kwargs or {}))]
 
     def _pool(
         self,
@@ -317,21 +260,6 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
         """Return the parameters of `generate` if none are given: the checkpoint's recommendations, else our defaults."""
         return default_sampling_params(self._config.model)
 
-    def start_profile(self) -> str:
-        """Record the engine's steps with torch's profiler; return the directory of traces.
-
-        Needs profiler_config={"profiler": "torch", "torch_profiler_dir": ...}. Raises UtilityError.
-        """
-        return str(self._live_client().core.call("start_profile"))
-
-    def stop_profile(self) -> str:
-        """Stop recording; return the path of the written trace. Raises UtilityError."""
-        core = self._live_client().core
-        core.call("stop_profile")
-        while (path := core.call("written_profile")) is None:
-            time.sleep(0.02)
-        return str(path)
-
     def _spread(self, params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
         """Return one `SamplingParams` for each prompt."""
         if params is None:
@@ -344,18 +272,6 @@ class LLM(PoolingMethods, LLMEngine, TranscriptionMethods):
                 param="sampling_params",
             )
         return list(params)
-
-    def _search(self, index: int, batch: list[PromptInput], params: BeamSearchParams) -> BeamSearch:
-        """Begin a search. Raises RequestError."""
-        if not isinstance(params, BeamSearchParams):
-            raise RequestError(f"params is a {type(params).__name__}; expected BeamSearchParams.", param="params")
-        entry = self._process(index, batch, SamplingParams(max_tokens=1), RequestTerms())
-        request = entry.requests[0]
-        if request.prompt_embeds:
-            raise RequestError(
-                "Beam search needs a prompt of text or token ids; leave prompt_embeds out.", param="prompts"
-            )
-        return begin_search(request.prompt_token_ids, params, self._config.model, request.cache_salt)
 
     def _explain_terms(
         self, params: list[SamplingParams], *, given: bool, conversations: Sequence[Conversation] = ()
