@@ -131,19 +131,16 @@ class ChatWriter:
         return answer
 
     def _delta(self, completion: CompletionOutput) -> ChunkChoice | None:
-        text = completion.text
-        parts: MessageParts | None = None
-        if self.is_parsed:
-            parts = self._parts(completion)
-            text = parts.text
-        calls_or_thinks = parts is not None and bool(parts.calls or parts.reasoning)
+        """Return what is new in an answer; None: nothing that a client sees."""
+        parts = self._parts(completion) if self.is_parsed else None
+        text = completion.text if parts is None else parts.text
         logprobs = self._chat_logprobs(completion)
-        ended = completion.finish_reason is not None
-        is_told = logprobs is not None or completion.sampling_mask is not None
-        if not (text or calls_or_thinks or ended or is_told or self.request.return_token_ids):
+        has_more = completion.finish_reason is not None or (parts is not None and bool(parts.calls or parts.reasoning))
+        is_told = logprobs is not None or completion.sampling_mask is not None or self.request.return_token_ids
+        if not (text or has_more or is_told):
             return None
         delta = Delta()
-        if text or not (calls_or_thinks or ended):
+        if text or not has_more:
             delta.content = text
         choice = ChunkChoice(completion.index, delta, logprobs, completion.finish_reason)
         if parts is not None:

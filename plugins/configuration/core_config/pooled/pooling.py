@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError
-from core.api.pooling import PoolingConfig
+from core.api.pooling import PoolingConfig, PoolingKind
 from core_config.pooled.class_pooling import class_config
 from core_config.pooled.pooler_keys import requested_activation, requested_kind, with_keys
 from core_config.pooled.sentence_files import MODULES, SentenceFiles, sentence_files
@@ -96,23 +96,7 @@ def _vector_config(
     """Return the config of vectors. The user takes precedence over the checkpoint's files, and these over the usual
     method.
     """
-    ref = Path(checkpoint.path)
-    kinds = files.kinds
-    source = f"{MODULES} of {ref.name}"
-    told = checkpoint.manifest.pooling
-    if told is not None and not kinds:
-        kinds = (told,)
-        source = f"the metadata of {ref.name}"
-    asked = requested_kind(settings)
-    if asked is not None:
-        kinds = (asked,)
-        source = "--pooler-config"
-    if not kinds and encodes and GRITLM in (checkpoint.manifest.config.get("architectures") or ()):
-        kinds = ("rest",)
-        source = f"usual for {GRITLM}: the mean behind the instruction"
-    if not kinds:
-        kinds = ("cls",) if encodes else ("last",)
-        source = f"usual for {'encoders' if encodes else 'decoders'}: the checkpoint has no {MODULES}"
+    kinds, source = _kinds(settings, checkpoint, files, encodes=encodes)
     normalize = files.normalize if files.are_there else True
     activation = requested_activation(settings)
     size = spec.hidden_size * len(kinds)
@@ -132,6 +116,26 @@ def _vector_config(
         default_prompt=files.default_prompt,
         source=source,
     )
+
+
+def _kinds(
+    settings: Settings, checkpoint: Checkpoint, files: SentenceFiles, *, encodes: bool
+) -> tuple[tuple[PoolingKind, ...], str]:
+    """Return the kinds of vectors, and what says so."""
+    name = Path(checkpoint.path).name
+    asked = requested_kind(settings)
+    told = checkpoint.manifest.pooling
+    if asked is not None:
+        return (asked,), "--pooler-config"
+    if files.kinds:
+        return files.kinds, f"{MODULES} of {name}"
+    if told is not None:
+        return (told,), f"the metadata of {name}"
+    if encodes and GRITLM in (checkpoint.manifest.config.get("architectures") or ()):
+        return ("rest",), f"usual for {GRITLM}: the mean behind the instruction"
+    if encodes:
+        return ("cls",), f"usual for encoders: the checkpoint has no {MODULES}"
+    return ("last",), f"usual for decoders: the checkpoint has no {MODULES}"
 
 
 def _dimensions(hf_config: Mapping[str, Any]) -> tuple[int, ...]:
