@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from core_kit.checkpoints import write_tokenizer
@@ -163,6 +163,75 @@ def step_3(**sizes: Any) -> Published:
         "max_position_embedding": shape["max_position_embeddings"],
     }  # fmt: skip
     del config["num_key_value_heads"], config["max_position_embeddings"]
+    return Published(config, model, convert)
+
+
+class Normed(nn.Module):
+    """A half of a layer whose output is normalized."""
+
+    def __init__(self, inner: nn.Module, eps: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.behind = LlamaRMSNorm(SIZES["hidden_size"], eps)
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        found = self.inner(*args, **named)
+        return self.behind(found) if isinstance(found, Tensor) else (self.behind(found[0]), *found[1:])
+
+
+def sandwiched(model: Any, eps: float) -> None:
+    """Normalize the output of both halves of each layer."""
+    for layer in model.model.layers:
+        layer.self_attn, layer.mlp = Normed(layer.self_attn, eps), Normed(layer.mlp, eps)
+    randomize(model)
+
+
+def with_pangus_names(tensors: Tensors) -> None:
+    """Give norms on both sides their names; a llama's second norm first, whose name another one gets."""
+    renamed(tensors, ("post_attention_layernorm", "pre_mlp_layernorm"))
+    renamed(
+        tensors,
+        (r"self_attn\.behind", "post_attention_layernorm"),
+        (r"mlp\.behind", "post_mlp_layernorm"),
+        (r"\.inner\.", "."),
+    )
+
+
+def pangu_ultra_moe(**sizes: Any) -> Published:
+    """Large openPangu: a DeepSeek V3 without groups, with norms on both sides. sizes: beside the usual ones."""
+    shape: Config = {**SIZES, "num_hidden_layers": 3, "rms_norm_eps": 1e-5, **sizes}
+    experts = {"moe_intermediate_size": 24, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    latent = {"q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+    model = DeepseekV3ForCausalLM(
+        DeepseekV3Config(
+            **shape, **experts, **latent, first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=2.5,
+            attn_implementation="eager",
+        )
+    ).eval()  # fmt: skip
+    for layer in model.model.layers:
+        layer.self_attn.q_a_layernorm.variance_epsilon = layer.self_attn.kv_a_layernorm.variance_epsilon = 1e-5
+    sandwiched(model, 1e-5)
+    for layer in model.model.layers[1:]:
+        layer.mlp.inner.gate.e_score_correction_bias.zero_()
+
+    def convert(config: Config, tensors: Tensors) -> None:
+        with_pangus_names(tensors)
+        for name in [name for name in tensors if name.endswith("e_score_correction_bias")]:
+            del tensors[name]
+        for name in [name for name in tensors if "experts.gate_up_proj" in name]:
+            for number, both in enumerate(tensors.pop(name)):
+                prefix = name.replace("gate_up_proj", str(number))
+                tensors[f"{prefix}.gate_proj.weight"], tensors[f"{prefix}.up_proj.weight"] = both.chunk(2)
+            for number, down in enumerate(tensors.pop(name.replace("gate_up_proj", "down_proj"))):
+                tensors[f"{name.replace('gate_up_proj', str(number))}.down_proj.weight"] = down
+
+    names = {"n_routed_experts": "num_routed_experts", "n_shared_experts": "num_shared_experts"}
+    names |= {"q_lora_rank": "attention_q_lora_dim", "kv_lora_rank": "attention_kv_lora_dim"}
+    names |= {"qk_nope_head_dim": "attention_qk_dim", "qk_rope_head_dim": "attention_qk_rope_dim"}
+    own = {names.get(key, key): value for key, value in {**shape, **experts, **latent}.items()}
+    own["attention_v_dim"] = own.pop("v_head_dim")
+    own |= {"num_dense_layers": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "sandwich_norm": True}
+    config = {**own, "model_type": "pangu_ultra_moe", "num_mtp_layers": 0, "rope_theta": 10000.0}
     return Published(config, model, convert)
 
 

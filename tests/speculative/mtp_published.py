@@ -1,0 +1,101 @@
+"""Models with a layer for multi-token prediction that is not one more layer of transformers' model: large openPangu, whose code
+transformers does not have, and LongCat Flash, whose layer that drafts is half of one of the model's.
+
+Owns: their tensors and oracles, written from the published descriptions of the layers. Never does: compare. Called by: the
+tests of such layers, alone and in the engine.
+"""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import LongcatFlashConfig, LongcatFlashForCausalLM
+from transformers.models.longcat_flash.modeling_longcat_flash import (
+    LongcatFlashMLA,
+    LongcatFlashMLP,
+    LongcatFlashRMSNorm,
+)
+
+from tests.families.oracle import randomize
+from tests.families.published import pangu_ultra_moe
+from tests.speculative.mtp_cases import NEXTN, Made, tensors_of
+from tests.speculative.oracles import NextToken, run_block
+
+
+def pangu(folder: Path) -> Made:
+    """Large openPangu: layers with norms on both sides, and one more of them that drafts, named as DeepSeek V3 names it."""
+    layers = 2
+    made = pangu_ultra_moe(num_hidden_layers=layers + 1)
+    model = made.model.eval()
+    rotary, block = model.model.rotary_emb, model.model.layers[layers]
+    state = dict(model.state_dict())
+    made.convert(made.config, state)
+    target = copy.deepcopy(model)
+    target.model.layers = target.model.layers[:layers]
+    torch.manual_seed(1)
+    oracle = NextToken(
+        made.config["hidden_size"],
+        made.config["rms_norm_eps"],
+        lambda x: run_block(block, rotary, x),
+        model.model.embed_tokens.weight.detach(),
+        model.lm_head.weight.detach(),
+    ).eval()
+    for part in ("of_embedding", "of_hidden", "project", "last"):
+        state[f"{NEXTN[part]}.weight"] = getattr(oracle, part).weight.detach()
+    for name in ("embed_tokens", "shared_head.head"):
+        state[f"model.layers.{layers}.{name}.weight"] = model.lm_head.weight.detach().clone()
+    config = {**made.config, "num_hidden_layers": layers, "num_mtp_layers": 1}
+    return Made(config, state, target, oracle)
+
+
+class Half(nn.Module):
+    """Half of a layer of LongCat Flash, without experts: attention and MLP behind a norm each."""
+
+    def __init__(self, config: LongcatFlashConfig, index: int) -> None:
+        super().__init__()
+        self.input_layernorm = LongcatFlashRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = LongcatFlashMLA(config, index)
+        self.post_attention_layernorm = LongcatFlashRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = LongcatFlashMLP(config)
+
+    def forward(self, x: Tensor, **named: object) -> Tensor:
+        mixed, _ = self.self_attn(self.input_layernorm(x), **named)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+def longcat(folder: Path) -> Made:
+    """LongCat Flash: one block with an MLP, beside the model, under names of its own."""
+    config = LongcatFlashConfig(
+        vocab_size=263, hidden_size=48, num_layers=2, num_attention_heads=6, ffn_hidden_size=88, q_lora_rank=24,
+        kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, head_dim=8, v_head_dim=10, moe_topk=3,
+        n_routed_experts=6, zero_expert_num=2, expert_ffn_hidden_size=40, max_position_embeddings=256,
+        attn_implementation="eager",
+    )  # fmt: skip
+    torch.manual_seed(2)
+    target = LongcatFlashForCausalLM(config).eval()
+    randomize(target)
+    half = Half(config, 4).eval()
+    for name, parameter in half.named_parameters():
+        parameter.data.normal_(1 if "norm" in name else 0, 0.15)
+    oracle = NextToken(
+        config.hidden_size,
+        config.rms_norm_eps,
+        lambda x: run_block(half, target.model.rotary_emb, x),
+        target.model.embed_tokens.weight.detach(),
+        target.lm_head.weight.detach(),
+    ).eval()
+    state = tensors_of(target, folder)
+    published = {"of_embedding": "layers.0.enorm.m", "of_hidden": "layers.0.hnorm.m", "last": "norm"}
+    for part, name in {**published, "project": "layers.0.eh_proj"}.items():
+        state[f"model.mtp.{name}.weight"] = getattr(oracle, part).weight.detach()
+    for name, tensor in half.state_dict().items():
+        state[f"model.mtp.layers.0.{name.replace('mlp.', 'transformer_layer.mlp.')}"] = tensor
+    state["model.mtp.embed_tokens.weight"] = oracle.embedding.clone()
+    return Made(config.to_dict(), state, target, oracle)
+
+
+OTHERS: dict[str, Callable[[Path], Made]] = {"pangu_ultra_moe": pangu, "longcat_flash": longcat}
+"""Family → its model."""
