@@ -26,7 +26,9 @@ from tests.families.published import (
     sandwiched,
     solar,
     step_3,
+    step_35,
     with_pangus_names,
+    without_layer,
 )
 
 
@@ -158,3 +160,28 @@ def test_openpangu_has_biases_and_norms_on_both_sides(tmp_path):
 def test_large_openpangus_have_latents_and_experts_without_groups(tmp_path):
     made = pangu_ultra_moe()
     assert_equal(tmp_path, made.config, made.model, made.convert)
+
+
+def test_step_35_has_heads_by_kind_gates_and_limits(tmp_path):
+    made = step_35()
+    model, convert = without_layer(made)
+    assert_equal(tmp_path, made.config, model, convert)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"moe_layers_enum": "2,three"}, "moe_layers_enum is '2,three'.*numbers of layers with commas"),
+        ({"rope_theta": [500.0, 90.0, 91.0, 500.0]}, "equal numbers for all layers of a kind"),
+        ({"rope_theta": [500.0, 90.0]}, "a number for each of 4 layers"),
+        ({"swiglu_limits": [0.0, 7.0]}, "swiglu_limits is .*a number from 0 for each layer"),
+        ({"swiglu_limits": [0.0, 7.0, -1.0, 0.0]}, "swiglu_limits is .*a number from 0 for each layer"),
+        ({"attention_other_setting": {"num_attention_heads": 5}}, "a multiple of 2"),
+        ({"attention_other_setting": {"num_attention_heads": 4, "head_dim": 16}}, "expected 8, as in other layers"),
+        ({"use_head_wise_attn_gate": False}, "use_head_wise_attn_gate"),
+        ({"moe_router_activation": "softmax"}, "moe_router_activation"),
+    ],
+)
+def test_what_step_35_cannot_be_is_refused_by_name(changed, sentence):
+    with pytest.raises(UserError, match=sentence):
+        decoder_spec({**step_35().config, **changed})

@@ -5,7 +5,7 @@ Never does: compare. Called by: the tests of such layers, alone and in the engin
 """
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +232,14 @@ class Made:
     oracle: NextToken
 
 
+def resized(config: PretrainedConfig, **sizes: int) -> PretrainedConfig:
+    """A copy of a configuration with other values."""
+    changed = copy.deepcopy(config)
+    for name, value in sizes.items():
+        setattr(changed, name, value)
+    return changed
+
+
 def tensors_of(model: Any, folder: Path) -> dict[str, Tensor]:
     """As transformers saves them."""
     model.save_pretrained(folder)
@@ -304,9 +312,9 @@ def config_of(case: Case, target: Any) -> dict[str, Any]:
     return config
 
 
-def made(name: str, folder: Path) -> Made:
-    """The model of a case. folder: an empty one, to be written to."""
-    case = CASES[name]
+def made(name: str, folder: Path, **sizes: int) -> Made:
+    """The model of a case. folder: an empty one, to be written to. sizes: values of the configuration other than its own."""
+    case = replace(CASES[name], config=resized(CASES[name].config, **sizes))
     model = longer_model(case)
     target = target_of(model)
     oracle = oracle_of(case, model)

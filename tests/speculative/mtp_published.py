@@ -1,5 +1,6 @@
-"""Models with a layer for multi-token prediction that is not one more layer of transformers' model: large openPangu, whose code
-transformers does not have, and LongCat Flash, whose layer that drafts is half of one of the model's.
+"""Models with a layer for multi-token prediction that is not one more layer of a causal model of transformers: large openPangu, whose
+code transformers does not have, Step 3.5, which it has beside pictures alone, and LongCat Flash, whose layer that drafts is half of
+one of the model's.
 
 Owns: their tensors and oracles, written from the published descriptions of the layers. Never does: compare. Called by: the
 tests of such layers, alone and in the engine.
@@ -8,6 +9,7 @@ tests of such layers, alone and in the engine.
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +21,18 @@ from transformers.models.longcat_flash.modeling_longcat_flash import (
 )
 
 from tests.families.oracle import randomize
-from tests.families.published import pangu_ultra_moe
+from tests.families.published import pangu_ultra_moe, step_35, without_layer
 from tests.speculative.mtp_cases import NEXTN, Made, tensors_of
 from tests.speculative.oracles import NextToken, run_block
 
 
-def pangu(folder: Path) -> Made:
-    """Large openPangu: layers with norms on both sides, and one more of them that drafts, named as DeepSeek V3 names it."""
+def pangu(folder: Path, **sizes: int) -> Made:
+    """Large openPangu: layers with norms on both sides, and one more of them that drafts, named as DeepSeek V3 names it.
+
+    sizes: values of the configuration other than the usual ones.
+    """
     layers = 2
-    made = pangu_ultra_moe(num_hidden_layers=layers + 1)
+    made = pangu_ultra_moe(num_hidden_layers=layers + 1, **sizes)
     model = made.model.eval()
     rotary, block = model.model.rotary_emb, model.model.layers[layers]
     state = dict(model.state_dict())
@@ -50,6 +55,34 @@ def pangu(folder: Path) -> Made:
     return Made(config, state, target, oracle)
 
 
+def step(folder: Path, **sizes: int) -> Made:
+    """Step 3.5: a layer with an MLP and a window, and a head of its own. sizes: see `pangu`."""
+    made = step_35(**sizes)
+    target, _ = without_layer(made)
+    layers, window = made.config["num_hidden_layers"], made.config["sliding_window"]
+    block, rotary = made.model.model.layers[layers], made.model.model.rotary_emb
+    torch.manual_seed(3)
+    oracle = NextToken(
+        made.config["hidden_size"],
+        made.config["rms_norm_eps"],
+        lambda x: run_block(block, rotary, x, window, "sliding_attention"),
+        made.model.model.embed_tokens.weight.detach(),
+        torch.randn_like(made.model.lm_head.weight) / 8,
+        offset=1.0,
+    ).eval()
+    state = dict(made.model.state_dict())
+    made.convert(made.config, state)
+    for part in ("of_embedding", "of_hidden"):
+        state[f"{NEXTN[part].replace('2', str(layers))}.weight"] = oracle.published(
+            getattr(oracle, part).weight.detach()
+        )
+    prefix = f"model.layers.{layers}"
+    state[f"{prefix}.eh_proj.weight"] = oracle.project.weight.detach()
+    state[f"{prefix}.transformer.shared_head.norm.weight"] = oracle.published(oracle.last.weight.detach())
+    state[f"{prefix}.transformer.shared_head.output.weight"] = oracle.head
+    return Made(made.config, state, target, oracle)
+
+
 class Half(nn.Module):
     """Half of a layer of LongCat Flash, without experts: attention and MLP behind a norm each."""
 
@@ -66,14 +99,14 @@ class Half(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-def longcat(folder: Path) -> Made:
-    """LongCat Flash: one block with an MLP, beside the model, under names of its own."""
-    config = LongcatFlashConfig(
+def longcat(folder: Path, **sizes: int) -> Made:
+    """LongCat Flash: one block with an MLP, beside the model, under names of its own. sizes: see `pangu`."""
+    usual: dict[str, Any] = dict(
         vocab_size=263, hidden_size=48, num_layers=2, num_attention_heads=6, ffn_hidden_size=88, q_lora_rank=24,
         kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, head_dim=8, v_head_dim=10, moe_topk=3,
         n_routed_experts=6, zero_expert_num=2, expert_ffn_hidden_size=40, max_position_embeddings=256,
-        attn_implementation="eager",
     )  # fmt: skip
+    config = LongcatFlashConfig(**{**usual, **sizes}, attn_implementation="eager")
     torch.manual_seed(2)
     target = LongcatFlashForCausalLM(config).eval()
     randomize(target)
@@ -97,5 +130,5 @@ def longcat(folder: Path) -> Made:
     return Made(config.to_dict(), state, target, oracle)
 
 
-OTHERS: dict[str, Callable[[Path], Made]] = {"pangu_ultra_moe": pangu, "longcat_flash": longcat}
+OTHERS: dict[str, Callable[..., Made]] = {"pangu_ultra_moe": pangu, "longcat_flash": longcat, "step3p5": step}
 """Family → its model."""

@@ -1,200 +1,47 @@
-"""EAGLE's drafts of Llama 4, DeepSeek, MiniCPM and Mistral Large 3 as their makers publish them, against plain torch around
-transformers' own blocks: the last layer of a model drafts for the model without it.
-"""
+"""EAGLE's drafts of Llama 4, DeepSeek, MiniCPM and Mistral Large 3 as their makers publish them, against plain torch."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from transformers import DeepseekV3Config, GraniteConfig, Llama4TextConfig, PretrainedConfig
 
 from core.api.errors import UserError
 from core_loaders.mistral.loader import MistralLoader
 from core_speculative.eagle.layout import eagle_spec
 from tests.speculative.draft_harness import DraftHarness, context_of, target_harness
-from tests.speculative.mtp_cases import (
-    EXPERTS,
-    LATENT,
-    LATENT_SHAPE,
-    LAYERS,
-    SHAPE,
-    TOKENS,
-    Case,
-    longer_model,
-    target_of,
-)
-from tests.speculative.mtp_cases import tensors_of as saved
-from tests.speculative.oracles import NextToken, run_block
-
-DENSE = {
-    **LATENT_SHAPE,
-    **EXPERTS,
-    **LATENT,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-}
-WIDTH, DEPTH, EMBED = 4.0, 1.4, 6.0
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One of them. config: of a model with one layer more, which is the block that drafts.
-
-    of_embedding, of_hidden: names of the norms before the projection; empty: there are none.
-    said: keys that the draft's configuration has beside, or with other values.
-    prefix: what names of modules begin with.
-    layers: name of the list of blocks.
-    """
-
-    config: PretrainedConfig
-    of_embedding: str = ""
-    of_hidden: str = ""
-    said: tuple[tuple[str, Any], ...] = ()
-    prefix: str = ""
-    layers: str = "layers"
-
-
-LLAMA4 = Llama4TextConfig(
-    **{**SHAPE, "intermediate_size": 40},
-    intermediate_size_mlp=56,
-    head_dim=8,
-    moe_layers=[],
-    interleave_moe_layer_step=0,
-    no_rope_layers=[1, 0, 1],
-    layer_types=["chunked_attention", "full_attention", "chunked_attention"],
-    attention_chunk_size=64,
-    num_local_experts=2,
-)
-GRANITE = GraniteConfig(
-    **SHAPE,
-    rms_norm_eps=1e-2,
-    embedding_multiplier=EMBED,
-    residual_multiplier=DEPTH / LAYERS**0.5,
-    logits_scaling=WIDTH,
-    attention_multiplier=8**-0.5,
-)
-MINICPM = {
-    "model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"], "scale_emb": EMBED, "scale_depth": DEPTH,
-    "dim_model_base": SHAPE["hidden_size"] / WIDTH,
-}  # fmt: skip
-LAYOUTS = {
-    "llama4": Layout(LLAMA4, said=(("no_rope_layers", [1]), ("layer_types", ["chunked_attention"]))),
-    "deepseek": Layout(DeepseekV3Config(**DENSE, first_k_dense_replace=1), "enorm", "hnorm"),
-    "mistral_large_3": Layout(
-        DeepseekV3Config(**DENSE, first_k_dense_replace=LAYERS + 1), said=(("first_k_dense_replace", 1),)
-    ),
-    "minicpm": Layout(
-        GRANITE,
-        "input_norm1",
-        "input_norm2",
-        said=(("mup_denominator", LAYERS), *MINICPM.items()),
-        prefix="model.",
-        layers="eagle_layers",
-    ),
-}
-
-
-class OfMiniCPM(NextToken):
-    """States are divided by the width relative to a small model's; there is no norm before the head."""
-
-    def out_of(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        return super().out_of(EMBED * embedded, hidden)
-
-    def logits(self, stream: Tensor) -> Tensor:
-        return self.head @ (stream / WIDTH)
-
-    def carried(self, stream: Tensor) -> Tensor:
-        return stream / WIDTH
-
-
-def oracle_of(name: str, model: Any) -> NextToken:
-    """The last layer of the model as a draft."""
-    layout = LAYOUTS[name]
-    torch.manual_seed(1)
-    kind = OfMiniCPM if name == "minicpm" else NextToken
-    block = model.model.layers[LAYERS]
-    oracle = kind(
-        SHAPE["hidden_size"],
-        layout.config.rms_norm_eps,
-        lambda x: run_block(block, model.model.rotary_emb, x),
-        model.model.embed_tokens.weight.detach(),
-        model.lm_head.weight.detach(),
-    ).eval()
-    if not layout.of_embedding:
-        oracle.of_embedding = oracle.of_hidden = nn.Identity()
-    return oracle
-
-
-def draft_state(name: str, model: Any, oracle: NextToken, folder: Path) -> dict[str, Tensor]:
-    """The tensors of the draft's checkpoint."""
-    layout = LAYOUTS[name]
-    state = {"fc.weight": oracle.project.weight.detach(), "norm.weight": oracle.last.weight.detach()}
-    if layout.of_embedding:
-        state[f"{layout.of_embedding}.weight"] = oracle.of_embedding.weight.detach()
-        state[f"{layout.of_hidden}.weight"] = oracle.of_hidden.weight.detach()
-    own = f"model.layers.{LAYERS}."
-    for key, tensor in saved(model, folder).items():
-        if key.startswith(own):
-            state[key.replace(own, f"{layout.layers}.0.")] = tensor
-    state["embed_tokens.weight"] = oracle.embedding.clone()
-    return {f"{layout.prefix}{key}": tensor for key, tensor in state.items()}
-
-
-def made(
-    name: str, folder: Path
-) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any], dict[str, Tensor], Any, Any]:
-    """Configuration and tensors of the target and of the draft, the target of transformers, and the oracle."""
-    layout = LAYOUTS[name]
-    model = longer_model(Case(layout.config, {}))
-    oracle = oracle_of(name, model)
-    target = target_of(model)
-    config = target.config.to_dict()
-    for kinds in ("layer_types", "mlp_layer_types", "no_rope_layers"):
-        if config.get(kinds):
-            config[kinds] = config[kinds][:LAYERS]
-    if name == "minicpm":
-        scalars = ("embedding", "residual", "attention")
-        left = {f"{scalar}_multiplier" for scalar in scalars} | {"logits_scaling"}
-        config = {key: value for key, value in config.items() if key not in left} | MINICPM
-    state = {key: tensor for key, tensor in saved(model, folder).items() if f"layers.{LAYERS}." not in key}
-    draft = draft_state(name, model, oracle, folder)
-    said = {**config, "num_hidden_layers": 1, **dict(layout.said)}
-    return config, state, said, draft, target, oracle
+from tests.speculative.eagle_layouts import LAYOUTS, made_eagle
+from tests.speculative.mtp_cases import SHAPE, TOKENS
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @torch.no_grad()
 def test_drafts_of_other_makers(name: str, tmp_path: Path) -> None:
-    config, state, said, tensors, target, oracle = made(name, tmp_path)
-    draft = eagle_spec(context_of(config, said, tensors))
+    made = made_eagle(name, tmp_path)
+    draft = eagle_spec(context_of(made.config, made.draft_config, made.draft_state))
     assert draft.shares_embedding and draft.shares_head
-    whole = target_harness(config, state, draft.taps)
-    found, logits = DraftHarness(whole, draft, said, tensors).drafts(TOKENS, 3, (4, 5))
-    out = target(torch.tensor([TOKENS[:-1]]), output_hidden_states=True)
-    taken = out.hidden_states[-1][0] / (WIDTH if name == "minicpm" else 1)
-    expected, wanted = oracle.drafts(TOKENS, taken, 3)
+    whole = target_harness(made.config, made.state, draft.taps)
+    harness = DraftHarness(whole, draft, made.draft_config, made.draft_state)
+    found, logits = harness.drafts(TOKENS, 3, (4, 5))
+    out = made.target(torch.tensor([TOKENS[:-1]]), output_hidden_states=True)
+    expected, wanted = made.oracle.drafts(TOKENS, out.hidden_states[-1][0] / made.width, 3)
     assert found == expected
     torch.testing.assert_close(logits, wanted, atol=5e-4, rtol=5e-4)
 
 
 def test_a_head_of_fewer_tokens_is_refused(tmp_path: Path) -> None:
-    config, _, said, tensors, _, _ = made("llama4", tmp_path)
-    tensors["lm_head.weight"] = torch.zeros(90, SHAPE["hidden_size"])
+    made = made_eagle("llama4", tmp_path)
+    tensors = {**made.draft_state, "lm_head.weight": torch.zeros(90, SHAPE["hidden_size"])}
     with pytest.raises(UserError, match="draft_vocab_size is 90; expected 160"):
-        eagle_spec(context_of(config, {**said, "draft_vocab_size": 90}, tensors))
+        eagle_spec(context_of(made.config, {**made.draft_config, "draft_vocab_size": 90}, tensors))
 
 
 def test_a_depth_that_is_none_is_refused(tmp_path: Path) -> None:
-    config, _, said, tensors, _, _ = made("minicpm", tmp_path)
+    made = made_eagle("minicpm", tmp_path)
+    said = {**made.draft_config, "mup_denominator": 0}
     with pytest.raises(UserError, match="mup_denominator is 0 in the draft's configuration"):
-        eagle_spec(context_of(config, {**said, "mup_denominator": 0}, tensors))
+        eagle_spec(context_of(made.config, said, made.draft_state))
 
 
 def test_mistrals_own_layout_names_the_projection(tmp_path: Path) -> None:

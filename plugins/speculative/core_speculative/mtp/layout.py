@@ -15,7 +15,7 @@ from core.api.errors import UserError
 from core.api.specs import AttentionSpec, LatentSpec, StateSpec
 from core.plugin.hookspecs import DraftContext
 from core_runtime.models.families.wrappers import text_config
-from core_runtime.specs.block_spec import BlockSpec
+from core_runtime.specs.block_spec import BlockSpec, MLPSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_spec import BEHIND_NORM, DraftInput, DraftSpec
 from core_speculative.drafts import is_there, target_decoder
@@ -36,7 +36,8 @@ def mtp_spec(context: DraftContext) -> DraftSpec:
     index = len(target.blocks)
     _check_there(row, context.hf_config, context.tensors, index)
     names = [(row.joined, "input.joined"), *row.names, (row.module, f"model.layers.{index}")]
-    block = _block_of(target, dense=row.dense, slides=_slides(row, context.hf_config))
+    block = _block_of(target, dense=row.dense, slides=_slides(row, context.hf_config, index))
+    own_head = any(is_there(context.tensors, head.format(layer=index)) for head in row.heads)
     joined = DraftInput(
         kind="joined",
         hidden_first=row.hidden_first,
@@ -50,7 +51,7 @@ def mtp_spec(context: DraftContext) -> DraftSpec:
         taps=(BEHIND_NORM,),
         carries="normed",
         shares_embedding=True,
-        shares_head=True,
+        shares_head=not own_head,
         names=tuple((_pattern(published, index), _pattern(canonical, index)) for published, canonical in names),
     )
 
@@ -92,17 +93,25 @@ def _check_there(row: MTPRow, hf_config: Mapping[str, Any], tensors: Collection[
     )
 
 
-def _slides(row: MTPRow, hf_config: Mapping[str, Any]) -> bool:
-    """Return whether the layer has the model's window. Raises UserError for an unknown kind of attention."""
-    kinds = text_config(hf_config).get(row.kinds) if row.kinds else None
-    if kinds is None:
-        return row.slides
-    if isinstance(kinds, list) and kinds and kinds[0] in WINDOWED:
-        return WINDOWED[kinds[0]]
-    raise UserError(
-        f"--speculative-config.method mtp: {row.kinds} is {kinds!r} in the model's configuration; expected a list that begins "
-        f"with one of {', '.join(WINDOWED)}."
-    )
+def _slides(row: MTPRow, hf_config: Mapping[str, Any], index: int) -> bool:
+    """Return whether the layer has the model's window. Raises UserError for an unknown kind of attention.
+
+    index: number of the layer, after those of the model.
+    """
+    config = text_config(hf_config)
+    for key in row.kinds:
+        kinds = config.get(key)
+        if kinds is None:
+            continue
+        place = 0 if key.startswith("mtp_") else index
+        if not isinstance(kinds, list) or not all(kind in WINDOWED for kind in kinds[place : place + 1]):
+            raise UserError(
+                f"--speculative-config.method mtp: {key} is {kinds!r} in the model's configuration; expected a list of "
+                f"{', '.join(WINDOWED)}."
+            )
+        if place < len(kinds):
+            return WINDOWED[kinds[place]]
+    return row.slides
 
 
 def _block_of(target: DecoderSpec, *, dense: bool, slides: bool) -> BlockSpec:
@@ -117,9 +126,17 @@ def _block_of(target: DecoderSpec, *, dense: bool, slides: bool) -> BlockSpec:
         if (mixer.window is not None) is not slides:
             continue
         own = msgspec.structs.replace(block, mixer=with_own_index(mixer))
-        return msgspec.structs.replace(own, experts=None) if dense else own
+        return msgspec.structs.replace(own, experts=None, mlp=_plain_mlp(target)) if dense else own
     kind = "has a window, as the layer that drafts" if slides else "sees everything before it"
     raise UserError(f"--speculative-config.method mtp: no layer of the model {kind}.")
+
+
+def _plain_mlp(target: DecoderSpec) -> MLPSpec | None:
+    """Return the MLP of the last block without experts, None for the model's usual one."""
+    for block in reversed(target.blocks):
+        if block.experts is None and block.has_mlp:
+            return block.mlp
+    return None
 
 
 def with_own_index(mixer: AttentionSpec | LatentSpec) -> AttentionSpec | LatentSpec:

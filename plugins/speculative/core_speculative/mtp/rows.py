@@ -27,7 +27,9 @@ class MTPRow(msgspec.Struct, frozen=True, kw_only=True):
     hidden_first: whether the hidden state is the left half of the projection's input.
     dense: whether the block has an MLP where others of the model have experts.
     slides: whether the block's attention has the model's window.
-    kinds: key of the configuration with the kind of attention of each of these layers, before `slides`; empty: none.
+    kinds: keys of the configuration with the kind of attention of each of these layers, before `slides`; a list of all of
+        the model's layers has them at its end.
+    heads: modules that are the layer's own head, where a checkpoint has one of them.
     """
 
     families: tuple[str, ...]
@@ -39,7 +41,8 @@ class MTPRow(msgspec.Struct, frozen=True, kw_only=True):
     hidden_first: bool = False
     dense: bool = False
     slides: bool = False
-    kinds: str = ""
+    kinds: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
 
 
 QWEN_NAMES: Final = (
@@ -53,6 +56,7 @@ NEXT_LAYER_NAMES: Final = (
     ("model.layers.{layer}.shared_head.head.*", ""),
     ("model.layers.{layer}.embed_tokens.*", ""),
 )
+STEP_HEADS: Final = ("model.layers.{layer}.shared_head.", "model.layers.{layer}.transformer.shared_head.")
 
 ROWS: Final = (
     MTPRow(
@@ -118,7 +122,21 @@ ROWS: Final = (
         joined="mtp.fc",
         names=QWEN_NAMES,
         slides=True,
-        kinds="mtp_layer_types",
+        kinds=("mtp_layer_types",),
+    ),
+    MTPRow(
+        families=("step3p5",),
+        module="model.layers.{layer}",
+        joined="model.layers.{layer}.eh_proj",
+        names=(
+            *NEXT_LAYER_NAMES,
+            *((f"{head}norm.*", "model.norm.*") for head in STEP_HEADS),
+            *((f"{head}output.*", "lm_head.*") for head in STEP_HEADS),
+        ),
+        dense=True,
+        slides=True,
+        kinds=("mtp_layer_types", "layer_types"),
+        heads=tuple(f"{head}output" for head in STEP_HEADS),
     ),
     MTPRow(
         families=("qwen3_5", "qwen3_5_moe"),
