@@ -1,6 +1,7 @@
-"""Models with a layer for multi-token prediction that is not one more layer of a causal model of transformers: large openPangu, whose
-code transformers does not have, Step 3.5, which it has beside pictures alone, and LongCat Flash, whose layer that drafts is half of
-one of the model's.
+"""Models with a layer for multi-token prediction that is not one more layer of a causal model of transformers.
+
+Large openPangu, whose code transformers does not have; Step 3.5, which it has beside pictures alone; LongCat Flash, whose layer
+that drafts is half of one of the model's.
 
 Owns: their tensors and oracles, written from the published descriptions of the layers. Never does: compare. Called by: the
 tests of such layers, alone and in the engine.
@@ -22,7 +23,9 @@ from transformers.models.longcat_flash.modeling_longcat_flash import (
 
 from tests.families.oracle import randomize
 from tests.families.published import pangu_ultra_moe, step_35, without_layer
-from tests.speculative.mtp_cases import NEXTN, Made, tensors_of
+from tests.families.test_remote import as_bailing_2
+from tests.speculative.mtp_cases import LAYERS, NEXTN, Made, tensors_of
+from tests.speculative.mtp_cases import made as made_case
 from tests.speculative.oracles import NextToken, run_block
 
 
@@ -83,6 +86,17 @@ def step(folder: Path, **sizes: int) -> Made:
     return Made(made.config, state, target, oracle)
 
 
+def ling(folder: Path, **sizes: int) -> Made:
+    """Ling: the layer of GLM 4.5 with another name for its last norm. sizes: see `pangu`."""
+    made = made_case("glm4_moe", folder, **sizes)
+    config, state = dict(made.config), dict(made.state)
+    own = f"model.layers.{LAYERS}."
+    state[f"{own}final_layernorm.weight"] = state.pop(f"{own}shared_head.norm.weight")
+    as_bailing_2(config, state)
+    state = {name: tensor for name, tensor in state.items() if not name.startswith(f"{own}word_embeddings")}
+    return Made(config, state, made.target, made.oracle)
+
+
 class Half(nn.Module):
     """Half of a layer of LongCat Flash, without experts: attention and MLP behind a norm each."""
 
@@ -130,5 +144,10 @@ def longcat(folder: Path, **sizes: int) -> Made:
     return Made(config.to_dict(), state, target, oracle)
 
 
-OTHERS: dict[str, Callable[..., Made]] = {"pangu_ultra_moe": pangu, "longcat_flash": longcat, "step3p5": step}
+OTHERS: dict[str, Callable[..., Made]] = {
+    "pangu_ultra_moe": pangu,
+    "longcat_flash": longcat,
+    "step3p5": step,
+    "bailing_moe": ling,
+}
 """Family → its model."""

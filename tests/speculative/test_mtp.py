@@ -43,9 +43,7 @@ def test_the_names_of_other_programs_mean_the_same() -> None:
 def test_every_layout_has_a_case() -> None:
     served = {family for row in ROWS for family in row.families}
     missing = served - {"qwen2", *CASES, *OTHERS}
-    assert missing == {"glm4_moe_lite", "exaone_moe", "qwen3_5", "qwen3_5_moe", "bailing_moe"}, (
-        "whose layout others have"
-    )
+    assert missing == {"glm4_moe_lite", "exaone_moe", "qwen3_5", "qwen3_5_moe"}, "whose layout others have"
 
 
 def context(
@@ -73,6 +71,33 @@ INPUT_PROJ = "model.mtp_layers.0.input_proj.weight"
 def test_a_model_without_such_a_layer_is_refused_by_name(asked: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         mtp_spec(asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "sentence"),
+    [
+        (
+            "mellum",
+            {"mtp_layer_types": ["chunked_attention"]},
+            "mtp_layer_types is .*expected a list of full_attention, sl",
+        ),
+        ("mellum", {"layer_types": ["full_attention"] * 2}, "no layer of the model has a window"),
+        ("longcat_flash", {"num_nextn_predict_layers": 0}, "num_nextn_predict_layers is 0 in its configuration"),
+        ("pangu_ultra_moe", {"num_mtp_layers": 0}, "num_mtp_layers is 0 in its configuration"),
+    ],
+)
+def test_a_layer_that_the_configuration_does_not_have_is_refused(
+    name: str, changed: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    model = OTHERS[name](tmp_path) if name in OTHERS else made(name, tmp_path)
+    config = {**model.config, **changed}
+    with pytest.raises(UserError, match=sentence):
+        mtp_spec(context_of(config, config, model.state, has_checkpoint=False))
+
+
+def test_a_refusal_names_what_drafts_instead() -> None:
+    with pytest.raises(UserError, match=r"longcat_flash, .*step3p5\. Choose ngram, suffix, a draft_model, or a head"):
+        mtp_spec(context({"num_nextn_predict_layers": 1}, (INPUT_PROJ,), LlamaConfig))
 
 
 def test_the_draft_reads_what_the_target_leaves() -> None:

@@ -20,6 +20,17 @@ FULL: Final = "full_attention"
 FIRST_EXPERTS: Final = 3
 """The first layer with experts, where the configuration does not say which layers have some."""
 
+ONLY: Final[Mapping[str, Any]] = {
+    "att_impl_type": "GQA",
+    "use_head_wise_attn_gate": True,
+    "use_qk_norm": True,
+    "use_moe_router_bias": True,
+    "moe_router_activation": "sigmoid",
+    "zero_centered": True,
+    "sink": False,
+}
+"""Keys that have one value in all models."""
+
 
 def usual(hf_config: Mapping[str, Any]) -> Configuration:
     """Return the configuration with usual keys. Published lists have entries for layers that draft, too, after the others;
@@ -27,6 +38,9 @@ def usual(hf_config: Mapping[str, Any]) -> Configuration:
     """
     config = configuration(hf_config)
     count = config.positive("num_hidden_layers")
+    for key, value in ONLY.items():
+        if config.get(key, value) != value:
+            config.fail(key, config.get(key), repr(value))
     kinds = config.list_of("layer_types", str)[:count] or [FULL] * count
     values: dict[str, Any] = {"layer_types": kinds, **_rotations(config, kinds)}
     halves = config.list_of("mlp_layer_types", str)[:count]
@@ -59,7 +73,7 @@ def _rotations(config: Configuration, kinds: list[str]) -> dict[str, Any]:
     stretched = config.list_of("yarn_only_types", str) or [FULL]
     found: dict[str, dict[str, Any]] = {}
     for kind, base, part in zip(kinds, bases, parts, strict=False):
-        more = dict(scaling.values_given) if scaling is not None and kind in stretched else {}
+        more = {key: scaling[key] for key in scaling} if scaling is not None and kind in stretched else {}
         own = {"rope_type": "default", **more, "rope_theta": base, "partial_rotary_factor": part}
         if found.setdefault(kind, own) != own:
             config.fail(
@@ -135,7 +149,7 @@ ROWS = (
         keys={
             "max_position_embeddings": ("max_position_embeddings", "max_seq_len"),
             "num_key_value_heads": "num_attention_groups",
-            "num_experts": ("n_routed_experts", "moe_num_experts"),
+            "num_local_experts": ("n_routed_experts", "moe_num_experts"),
             "num_experts_per_tok": "moe_top_k",
             "shared_expert_intermediate_size": ("share_expert_dim", "share_expert_dims"),
             "norm_topk_prob": "norm_expert_weight",
@@ -146,23 +160,16 @@ ROWS = (
             "partial_rotary_factors": "partial_rotary_factors",
             "yarn_only_types": "yarn_only_types",
             "attention_other_setting": "attention_other_setting",
+            **{key: key for key in ONLY},
         },
         neutral={
             **BY_KIND,
             "per_layer_config.*": "num_sliding_attention_heads says it",
             "max_seq_len": "max_position_embeddings, beside it, says it",
-            "num_local_experts": "n_routed_experts says it",
             "moe_every_n_layer": "the list of layers with experts says it",
             "moe_layer_offset": "the list of layers with experts says it",
             "use_moe": "the list of layers with experts says it",
-            'att_impl_type = "GQA"': "the only way",
-            "use_head_wise_attn_gate = true": "the only way",
-            "use_qk_norm = true": "the only way",
-            "use_moe_router_bias = true": "the only way",
             "need_fp32_gate": "scores of experts are float32",
-            'moe_router_activation = "sigmoid"': "the only way",
-            "zero_centered = true": "the only way",
-            "sink = false": "the only way",
         },
         usual=usual,
         eps_default=1e-5,
