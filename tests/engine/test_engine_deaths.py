@@ -30,6 +30,7 @@ from core_supervision.revival import Reviver
 from core_tokens.tokenizer import Tokenizer
 from tests.executor import regex_grammar
 from tests.speculative.checkpoints import save_eagle3
+from tests.speculative.heads_of_families import HEADS, drafting_model
 from tests.tiny_models import save_checkpoint
 
 Use = Callable[[AsyncEngine, MortalSource], Awaitable[None]]
@@ -209,6 +210,20 @@ def test_drafts_with_a_cache_go_on_to_the_bit(
         draft, _ = save_eagle3(tmp_path / "draft", target)
     drafts = {"method": method, "model": str(draft), "num_speculative_tokens": 3, "adaptive": False}
     goes_on_to_the_bit(settings(tiny_llama, async_scheduling=True, speculative_config=drafts), [[9, 4]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_of_families_go_on_to_the_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    regex_grammar.install(monkeypatch)
+    proposer, _ = drafting_model(name, tmp_path)
+    drafts = proposer.config(adaptive=False)
+    resolution = settings(proposer.target, async_scheduling=True, speculative_config=drafts)
+    undisturbed, _ = asyncio.run(answers(resolution, []))
+    found, source = asyncio.run(answers(resolution, [9, 4]))
+    assert len(source.clients) == 3
+    for case, output in found.items():
+        assert facts(output) == facts(undisturbed[case]), case
 
 
 def goes_on_to_the_bit(resolution: Any, all_lives: list[list[int]]) -> None:

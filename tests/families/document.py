@@ -52,6 +52,9 @@ attention backends without the capability `sparse` serve the model: `--hf-overri
 
 Layers of Gemma 3n and Gemma 4 that share keys and values store a copy each, so their KV cache is larger than it need be.
 
+Layers and heads that draft ([speculation.md](speculation.md)) are compared with their published formula in plain torch, between
+whose norms and projections transformers' own blocks stand: transformers has no code for most of them.
+
 | family | model types, text of | made of | variants | difference | tokens |
 |---|---|---|---|---|---|
 """

@@ -5,6 +5,7 @@ Owns: the models, their configurations, and how their tensors are renamed. Never
 the tests in which such rows meet everything else that an engine does.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
+from transformers.models.step3p7.modeling_step3p7 import Step3p7TextModel
 
 from core_kit.checkpoints import write_tokenizer
 from tests.families.converted import SIZES, Config, Converter, Tensors, joined, llama, renamed, write
@@ -164,6 +168,153 @@ def step_3(**sizes: Any) -> Published:
     }  # fmt: skip
     del config["num_key_value_heads"], config["max_position_embeddings"]
     return Published(config, model, convert)
+
+
+class Normed(nn.Module):
+    """A half of a layer whose output is normalized."""
+
+    def __init__(self, inner: nn.Module, eps: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.behind = LlamaRMSNorm(SIZES["hidden_size"], eps)
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        found = self.inner(*args, **named)
+        return self.behind(found) if isinstance(found, Tensor) else (self.behind(found[0]), *found[1:])
+
+
+def sandwiched(model: Any, eps: float) -> None:
+    """Normalize the output of both halves of each layer."""
+    for layer in model.model.layers:
+        layer.self_attn, layer.mlp = Normed(layer.self_attn, eps), Normed(layer.mlp, eps)
+    randomize(model)
+
+
+def with_pangus_names(tensors: Tensors) -> None:
+    """Give norms on both sides their names; a llama's second norm first, whose name another one gets."""
+    renamed(tensors, ("post_attention_layernorm", "pre_mlp_layernorm"))
+    renamed(
+        tensors,
+        (r"self_attn\.behind", "post_attention_layernorm"),
+        (r"mlp\.behind", "post_mlp_layernorm"),
+        (r"\.inner\.", "."),
+    )
+
+
+def pangu_ultra_moe(**sizes: Any) -> Published:
+    """Large openPangu: a DeepSeek V3 without groups, with norms on both sides. sizes: beside the usual ones."""
+    shape: Config = {**SIZES, "num_hidden_layers": 3, "rms_norm_eps": 1e-5, **sizes}
+    experts = {"moe_intermediate_size": 24, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    usual = {"q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+    latent = {key: shape.pop(key, size) for key, size in usual.items()}
+    model = DeepseekV3ForCausalLM(
+        DeepseekV3Config(
+            **shape, **experts, **latent, first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=2.5,
+            attn_implementation="eager",
+        )
+    ).eval()  # fmt: skip
+    for layer in model.model.layers:
+        layer.self_attn.q_a_layernorm.variance_epsilon = layer.self_attn.kv_a_layernorm.variance_epsilon = 1e-5
+    sandwiched(model, 1e-5)
+    for layer in model.model.layers[1:]:
+        layer.mlp.inner.gate.e_score_correction_bias.zero_()
+
+    def convert(config: Config, tensors: Tensors) -> None:
+        with_pangus_names(tensors)
+        for name in [name for name in tensors if name.endswith("e_score_correction_bias")]:
+            del tensors[name]
+        for name in [name for name in tensors if "experts.gate_up_proj" in name]:
+            for number, both in enumerate(tensors.pop(name)):
+                prefix = name.replace("gate_up_proj", str(number))
+                tensors[f"{prefix}.gate_proj.weight"], tensors[f"{prefix}.up_proj.weight"] = both.chunk(2)
+            for number, down in enumerate(tensors.pop(name.replace("gate_up_proj", "down_proj"))):
+                tensors[f"{name.replace('gate_up_proj', str(number))}.down_proj.weight"] = down
+
+    names = {"n_routed_experts": "num_routed_experts", "n_shared_experts": "num_shared_experts"}
+    names |= {"q_lora_rank": "attention_q_lora_dim", "kv_lora_rank": "attention_kv_lora_dim"}
+    names |= {"qk_nope_head_dim": "attention_qk_dim", "qk_rope_head_dim": "attention_qk_rope_dim"}
+    own = {names.get(key, key): value for key, value in {**shape, **experts, **latent}.items()}
+    own["attention_v_dim"] = own.pop("v_head_dim")
+    own |= {"num_dense_layers": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "sandwich_norm": True}
+    config = {**own, "model_type": "pangu_ultra_moe", "num_mtp_layers": 0, "rope_theta": 10000.0}
+    return Published(config, model, convert)
+
+
+class OfText(nn.Module):
+    """The text model of Step 3.5 with a head, which transformers has beside pictures alone."""
+
+    def __init__(self, config: Step3p7TextConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Step3p7TextModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed_tokens
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
+        states = self.model(input_ids=input_ids, use_cache=False).last_hidden_state
+        return CausalLMOutput(logits=self.lm_head(states), hidden_states=(states,))
+
+
+def step_35(**sizes: Any) -> Published:
+    """Step 3.5, with one layer more than its configuration says, which drafts. sizes: beside the usual ones.
+
+    Lists of the configuration have entries for that layer, too.
+    """
+    layers = 4
+    shape = {**SIZES, "num_hidden_layers": layers, "head_dim": 8, "rms_norm_eps": 1e-5, **sizes}
+    shape["num_attention_groups"] = shape.pop("num_key_value_heads") // 3
+    own: Config = {
+        "moe_num_experts": 6, "moe_top_k": 2, "moe_intermediate_size": 24, "share_expert_dim": 40,
+        "moe_layers_enum": "2,3", "moe_router_scaling_factor": 1.7, "sliding_window": 7, "norm_expert_weight": True,
+        "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention", "sliding_attention"],
+        "attention_other_setting": {
+            "attention_type": "sliding_attention", "num_attention_heads": 4, "head_dim": 8,
+            "num_attention_groups": shape["num_attention_groups"],
+        },
+        "rope_theta": [500.0, 90.0, 90.0, 500.0, 90.0], "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0],
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 32, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+        "yarn_only_types": ["full_attention"], "swiglu_limits": [0.0, 0.0, 0.0, 0.3, 0.0],
+        "swiglu_limits_shared": [0.0, 0.0, 0.2, 0.4, 0.0], "use_head_wise_attn_gate": True,
+        "num_nextn_predict_layers": 1,
+    }  # fmt: skip
+    theirs = copy.deepcopy({**shape, **own, "num_hidden_layers": layers + 1, "num_nextn_predict_layers": 0})
+    theirs["num_key_value_heads"] = theirs.pop("num_attention_groups")
+    theirs |= {"n_routed_experts": theirs.pop("moe_num_experts"), "num_experts_per_tok": theirs.pop("moe_top_k")}
+    torch.manual_seed(4)
+    model = OfText(Step3p7TextConfig(**theirs, attn_implementation="eager")).eval()
+    randomize(model)  # type: ignore[arg-type]
+
+    def convert(config: Config, tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.endswith("experts.gate_up_proj")]:
+            gate, up = tensors.pop(name).chunk(2, dim=1)
+            prefix = name.replace("mlp.experts.gate_up_proj", "moe")
+            tensors[f"{prefix}.gate_proj.weight"], tensors[f"{prefix}.up_proj.weight"] = gate, up
+        renamed(
+            tensors,
+            (r"mlp\.experts\.down_proj$", "moe.down_proj.weight"),
+            (r"mlp\.gate\.e_score_correction_bias", "moe.router_bias"),
+            (r"mlp\.gate\.", "moe.gate."),
+            (r"mlp\.shared_experts\.", "share_expert."),
+        )
+
+    return Published({**shape, **own, "model_type": "step3p5"}, model, convert)
+
+
+def without_layer(made: Published) -> tuple[Any, Converter]:
+    """The model without its last layer, which drafts, and how its tensors are converted."""
+    model = copy.deepcopy(made.model)
+    count = made.config["num_hidden_layers"]
+    model.model.layers = model.model.layers[:count]
+    model.model.config.num_hidden_layers = count
+    return model, made.convert
 
 
 PUBLISHED: dict[str, Callable[..., Published]] = {"solar": solar, "plamo3": plamo_3, "step3_text": step_3}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 
 from core import LLM, SamplingParams
 from core.api.errors import UserError
@@ -16,11 +16,20 @@ from core_loaders.pt.loader import PtLoader
 from core_runtime.models.families import decoder_spec
 from core_runtime.specs.model_part import Part
 from tests.families.comparison import distances
-from tests.families.converted import IDS, SIZES, Config, Tensors, assert_equal, llama, renamed
+from tests.families.converted import IDS, SIZES, assert_equal, llama, renamed
 from tests.families.expected import TOLERANCE
 from tests.families.harness import Harness, Piece
 from tests.families.oracle import Reference, randomize
-from tests.families.published import plamo_3, solar, step_3
+from tests.families.published import (
+    pangu_ultra_moe,
+    plamo_3,
+    sandwiched,
+    solar,
+    step_3,
+    step_35,
+    with_pangus_names,
+    without_layer,
+)
 
 
 def test_fairseq2_saves_a_llama_under_names_of_its_own(tmp_path):
@@ -65,19 +74,6 @@ class NoMLP(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return torch.zeros_like(hidden_states)
-
-
-class Normed(nn.Module):
-    """A half of a layer whose output is normalized."""
-
-    def __init__(self, inner: nn.Module, eps: float) -> None:
-        super().__init__()
-        self.inner = inner
-        self.behind = LlamaRMSNorm(SIZES["hidden_size"], eps)
-
-    def forward(self, *args: Any, **named: Any) -> Any:
-        found = self.inner(*args, **named)
-        return self.behind(found) if isinstance(found, Tensor) else (self.behind(found[0]), *found[1:])
 
 
 def test_searched_layers_have_their_own_heads_and_sizes_or_lack_a_half(tmp_path):
@@ -149,24 +145,6 @@ def test_step_3_computes_queries_from_a_latent(tmp_path):
         decoder_spec(made.config).local(Part(0, 2))
 
 
-def sandwiched(model: Any, eps: float) -> None:
-    """Normalize the output of both halves of each layer."""
-    for layer in model.model.layers:
-        layer.self_attn, layer.mlp = Normed(layer.self_attn, eps), Normed(layer.mlp, eps)
-    randomize(model)
-
-
-def with_their_names(tensors: Tensors) -> None:
-    """Give norms on both sides their names; a llama's second norm first, whose name another one gets."""
-    renamed(tensors, ("post_attention_layernorm", "pre_mlp_layernorm"))
-    renamed(
-        tensors,
-        (r"self_attn\.behind", "post_attention_layernorm"),
-        (r"mlp\.behind", "post_mlp_layernorm"),
-        (r"\.inner\.", "."),
-    )
-
-
 def test_openpangu_has_biases_and_norms_on_both_sides(tmp_path):
     model = llama(num_key_value_heads=2, rms_norm_eps=1e-5, attention_bias=True)
     sandwiched(model, 1e-5)
@@ -174,43 +152,36 @@ def test_openpangu_has_biases_and_norms_on_both_sides(tmp_path):
         **SIZES, "model_type": "PanguEmbedded", "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "bias": True,
         "sandwich_norm": True,
     }  # fmt: skip
-    assert_equal(tmp_path, config, model, lambda _, tensors: with_their_names(tensors))
+    assert_equal(tmp_path, config, model, lambda _, tensors: with_pangus_names(tensors))
     spec = decoder_spec({**config, "qkv_bias": False, "sandwich_norm": False})
     assert (spec.heads.query_bias, spec.heads.out_bias, spec.order) == (False, True, "pre")
 
 
 def test_large_openpangus_have_latents_and_experts_without_groups(tmp_path):
-    sizes: Config = {**SIZES, "num_hidden_layers": 3, "rms_norm_eps": 1e-5}
-    experts = {"moe_intermediate_size": 24, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1}
-    latent = {"q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
-    model = DeepseekV3ForCausalLM(
-        DeepseekV3Config(
-            **sizes, **experts, **latent, first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=2.5,
-            attn_implementation="eager",
-        )
-    ).eval()  # fmt: skip
-    for layer in model.model.layers:
-        layer.self_attn.q_a_layernorm.variance_epsilon = layer.self_attn.kv_a_layernorm.variance_epsilon = 1e-5
-    sandwiched(model, 1e-5)
-    for layer in model.model.layers[1:]:
-        layer.mlp.inner.gate.e_score_correction_bias.zero_()
+    made = pangu_ultra_moe()
+    assert_equal(tmp_path, made.config, made.model, made.convert)
 
-    def convert(config: Config, tensors: Tensors) -> None:
-        with_their_names(tensors)
-        for name in [name for name in tensors if name.endswith("e_score_correction_bias")]:
-            del tensors[name]
-        for name in [name for name in tensors if "experts.gate_up_proj" in name]:
-            for number, both in enumerate(tensors.pop(name)):
-                prefix = name.replace("gate_up_proj", str(number))
-                tensors[f"{prefix}.gate_proj.weight"], tensors[f"{prefix}.up_proj.weight"] = both.chunk(2)
-            for number, down in enumerate(tensors.pop(name.replace("gate_up_proj", "down_proj"))):
-                tensors[f"{name.replace('gate_up_proj', str(number))}.down_proj.weight"] = down
 
-    names = {"n_routed_experts": "num_routed_experts", "n_shared_experts": "num_shared_experts"}
-    names |= {"q_lora_rank": "attention_q_lora_dim", "kv_lora_rank": "attention_kv_lora_dim"}
-    names |= {"qk_nope_head_dim": "attention_qk_dim", "qk_rope_head_dim": "attention_qk_rope_dim"}
-    own = {names.get(key, key): value for key, value in {**sizes, **experts, **latent}.items()}
-    own["attention_v_dim"] = own.pop("v_head_dim")
-    own |= {"num_dense_layers": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "sandwich_norm": True}
-    config = {**own, "model_type": "pangu_ultra_moe", "num_mtp_layers": 0, "rope_theta": 10000.0}
-    assert_equal(tmp_path, config, model, convert)
+def test_step_35_has_heads_by_kind_gates_and_limits(tmp_path):
+    made = step_35()
+    model, convert = without_layer(made)
+    assert_equal(tmp_path, made.config, model, convert)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"moe_layers_enum": "2,three"}, "moe_layers_enum is '2,three'.*numbers of layers with commas"),
+        ({"rope_theta": [500.0, 90.0, 91.0, 500.0]}, "equal numbers for all layers of a kind"),
+        ({"rope_theta": [500.0, 90.0]}, "a number for each of 4 layers"),
+        ({"swiglu_limits": [0.0, 7.0]}, "swiglu_limits is .*a number from 0 for each layer"),
+        ({"swiglu_limits": [0.0, 7.0, -1.0, 0.0]}, "swiglu_limits is .*a number from 0 for each layer"),
+        ({"attention_other_setting": {"num_attention_heads": 5}}, "a multiple of 2"),
+        ({"attention_other_setting": {"num_attention_heads": 4, "head_dim": 16}}, "expected 8, as in other layers"),
+        ({"use_head_wise_attn_gate": False}, "use_head_wise_attn_gate"),
+        ({"moe_router_activation": "softmax"}, "moe_router_activation"),
+    ],
+)
+def test_what_step_35_cannot_be_is_refused_by_name(changed, sentence):
+    with pytest.raises(UserError, match=sentence):
+        decoder_spec({**step_35().config, **changed})

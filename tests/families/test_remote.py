@@ -240,7 +240,7 @@ CONVERTED: Mapping[str, tuple[str, str, Converter]] = {
 """Row → the architecture and variant of transformers that it is another form of, and how."""
 BUILT = ("baichuan", "orion", "qwen", "telechat2", "teleflm")
 """Rows that a test of their own compares with a changed llama."""
-ELSEWHERE = ("nemotron_nas", "solar", "plamo3", "step3_text", "pangu_embedded", "pangu_ultra_moe")
+ELSEWHERE = ("nemotron_nas", "solar", "plamo3", "step3_text", "step3p5", "pangu_embedded", "pangu_ultra_moe")
 """Rows that `test_published` compares."""
 
 

@@ -5,6 +5,8 @@ import torch
 from transformers.activations import ACT2FN, XIELUActivation
 from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
+from transformers.models.step3p7.modeling_step3p7 import Step3p7Experts
 
 from core_runtime.layers import activations
 
@@ -42,12 +44,20 @@ def test_the_clamped_gate_is_that_of_gpt_oss():
     torch.testing.assert_close(mine, theirs._apply_gate(interleaved))
 
 
+def test_the_gate_with_limits_is_that_of_step_35():
+    config = Step3p7TextConfig(hidden_size=8, moe_intermediate_size=40, n_routed_experts=1, num_hidden_layers=1)
+    theirs = Step3p7Experts(config, swiglu_limit=1.5)
+    both = torch.randn(5, 80) * 3
+    torch.testing.assert_close(activations.gated(both, "clamped_silu:1.5"), theirs._apply_gate(both))
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
         ("swish", "unknown activation 'swish'; known are silu,"),
         ("silu:1", "'silu:1': expected 0 finite numbers"),
         ("clamped_swiglu:1.7", "expected 2 finite numbers"),
+        ("clamped_silu", "expected 1 finite numbers"),
         ("clamped_swiglu:1.7:inf", "expected 2 finite numbers"),
         ("xielu:a:b:c:d", "expected 4 finite numbers"),
     ],

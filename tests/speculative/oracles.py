@@ -26,17 +26,29 @@ class RMSNorm(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-def causal_mask(length: int) -> Tensor:
-    """[1, 1, T, T], to be added to scores."""
-    mask = torch.full((length, length), torch.finfo(torch.float32).min)
-    return mask.triu(1)[None, None]
+def causal_mask(length: int, window: int | None = None, chunk: int | None = None) -> Tensor:
+    """[1, 1, T, T], to be added to scores.
+
+    window: tokens that each token sees, itself included; None: all before it. chunk: tokens see those of their own chunk.
+    """
+    lowest = torch.full((length, length), torch.finfo(torch.float32).min)
+    mask = lowest.triu(1)
+    if window is not None:
+        mask = mask + lowest.tril(-window)
+    if chunk is not None:
+        own = torch.arange(length) // chunk
+        mask = mask.masked_fill(own[:, None] != own, torch.finfo(torch.float32).min)
+    return mask[None, None]
 
 
-def run_block(layer: nn.Module, rotary: nn.Module, x: Tensor) -> Tensor:
-    """A decoder layer of transformers on x [T, H]."""
+def run_block(
+    layer: nn.Module, rotary: nn.Module, x: Tensor, window: int | None = None, kind: str = "", chunk: int | None = None
+) -> Tensor:
+    """A decoder layer of transformers on x [T, H]. kind: that of the layer, where rotary embeddings differ by it."""
     positions = torch.arange(len(x))[None]
-    embeddings = rotary(x[None], positions)
-    out = layer(x[None], attention_mask=causal_mask(len(x)), position_ids=positions, position_embeddings=embeddings)
+    embeddings = rotary(x[None], positions, *([kind] if kind else []))
+    mask = causal_mask(len(x), window, chunk)
+    out = layer(x[None], attention_mask=mask, position_ids=positions, position_embeddings=embeddings)
     out = out[0] if isinstance(out, tuple) else out
     return out.reshape(len(x), -1)
 

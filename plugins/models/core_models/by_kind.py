@@ -12,7 +12,7 @@ from core.api.errors import UserError
 from core.api.specs import AttentionSpec
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.row import EXPERTS, Family
-from core_runtime.models.weight_rules import Rename, modules
+from core_runtime.models.weight_rules import Ignored, Rename, modules
 from core_runtime.specs.block_spec import BlockSpec, HeadsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
@@ -137,7 +137,10 @@ ROWS = (
         expert_names=EXPERTS,
         routing="corrected_sigmoid",
         block=mimo_block,
-        weights=modules(("self_attn.attention_sink_bias", "self_attn.sinks")),
+        weights=(
+            *modules(("self_attn.attention_sink_bias", "self_attn.sinks")),
+            Ignored(r"model\.mtp\..*", "layers that draft"),
+        ),
     ),
     Family(
         name="laguna",

@@ -21,10 +21,10 @@ def llama4_sizes(given: Mapping[str, Any]) -> Configuration:
     """
     config = configuration(given)
     count = config.positive("num_hidden_layers")
-    step = config.positive("interleave_moe_layer_step", 1)
+    step = config.count("interleave_moe_layer_step", 1)
     interval = config.positive("no_rope_layer_interval", 4)
     sparse = config.list_of("moe_layers", int)
-    if config.get("moe_layers") is None:
+    if config.get("moe_layers") is None and step:
         sparse = list(range(step - 1, count, step))
     rotated = config.list_of("no_rope_layers", int)
     if not rotated:

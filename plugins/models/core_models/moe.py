@@ -235,6 +235,7 @@ ROWS = (
         neutral={"rope_parameters.sliding_attention*": "read where a layer slides"},
         qk_norm=True,
         expert_names=EXPERTS,
+        weights=(Ignored(r"mtp\..*", "layers that draft"),),
     ),
     Family(
         name="aria",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from core_models import bailing, gte, nemotron_nas, pangu, plamo3, solar, step3
+from core_models import bailing, gte, nemotron_nas, pangu, plamo3, solar, step3, step35
 from core_models.alibi import slopes, with_slopes
 from core_models.scaled import scaled_by_depth
 from core_runtime.models.configuration import Configuration, configuration
@@ -95,6 +95,7 @@ ROWS: tuple[Family, ...] = (
     *solar.ROWS,
     *plamo3.ROWS,
     *step3.ROWS,
+    *step35.ROWS,
     *pangu.ROWS,
     Family(
         name="qwen",

@@ -59,13 +59,16 @@ def setting(hf_config: Mapping[str, Any], name: str, usual: Any = None) -> Any:
     return usual
 
 
-def drafting_decoder(context: DraftContext) -> DecoderSpec:
-    """Return the blocks of a draft, as the table of families reads them. Raises UserError for an unknown family."""
+def drafting_decoder(context: DraftContext, changes: Mapping[str, Any] | None = None) -> DecoderSpec:
+    """Return the blocks of a draft, as the table of families reads them. Raises UserError for an unknown family.
+
+    changes: values that replace those of the configuration.
+    """
     if not context.has_checkpoint:
         raise UserError(
             "--speculative-config: 'model' is missing; give the directory or the name of the draft's checkpoint."
         )
-    return decoder_spec(blocks_config(context.hf_config))
+    return decoder_spec({**blocks_config(context.hf_config), **(changes or {})})
 
 
 def target_decoder(context: DraftContext) -> DecoderSpec:
@@ -110,7 +113,8 @@ def ends(target: DecoderSpec, decoder: DecoderSpec, tensors: Collection[str], *,
     trained: whether the draft's embedding was trained, so that it differs from the target's even if sizes are equal.
     """
     same_size = decoder.hidden_size == target.hidden_size
-    own_embedding = is_there(tensors, "embed_tokens") and (trained or not same_size)
+    has_embedding = is_there(tensors, "embed_tokens") or is_there(tensors, "model.embed_tokens")
+    own_embedding = has_embedding and (trained or not same_size)
     own_head = is_there(tensors, "lm_head")
     return not own_embedding, not own_head
 

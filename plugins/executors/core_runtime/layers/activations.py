@@ -16,6 +16,7 @@ xielu:          with AP, AN, BETA and EPS (Huang and Schlag 2024, arXiv 2411.130
                                 parameters.
 clamped_swiglu: with ALPHA and LIMIT, of gate and up together (gpt-oss): g * sigmoid(ALPHA * g) * (u + 1), where g is
                 min(gate, LIMIT) and u is up within -LIMIT and LIMIT.
+clamped_silu:   with LIMIT, of gate and up together (Step 3.5): min(silu(gate), LIMIT) times up within -LIMIT and LIMIT.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ NUMBERS = {
     "quick_gelu": 0,
     "xielu": 4,
     "clamped_swiglu": 2,
+    "clamped_silu": 1,
 }
 """Number of parameters after each word."""
-PAIRED = frozenset({"clamped_swiglu"})
+PAIRED = frozenset({"clamped_swiglu", "clamped_silu"})
 """Activations that combine the gate with the value it opens; only `gated` can compute them."""
 BASIC = frozenset({"silu", "gelu_tanh"})
 """Activations that every provider of `gated` supports without declaring them."""
@@ -115,6 +117,8 @@ def gated(x: Tensor, name: str) -> Tensor:
     kind, numbers = parse(name)
     if kind == "clamped_swiglu":
         return _clamped_swiglu(gate, up, *numbers)
+    if kind == "clamped_silu":
+        return _clamped_silu(gate, up, *numbers)
     return activate(gate, name) * up
 
 
@@ -134,3 +138,7 @@ def _clamped_swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Ten
     capped = gate.clamp(max=limit)
     within = up.clamp(-limit, limit)
     return capped * torch.sigmoid(alpha * capped) * (within + 1)
+
+
+def _clamped_silu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    return F.silu(gate).clamp(max=limit) * up.clamp(-limit, limit)

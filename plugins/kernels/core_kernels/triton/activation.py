@@ -83,6 +83,9 @@ def opened(
         capped = tl.minimum(gate, second)
         within = tl.minimum(tl.maximum(up, -second), second)
         result = capped * portable.sigmoid(first * capped) * (within + 1.0)
+    elif KIND == "clamped_silu":
+        within = tl.minimum(tl.maximum(up, -first), first)
+        result = tl.minimum(gate * portable.sigmoid(gate), first) * within
     else:
         result = active(gate, first, second, third, fourth, KIND) * up
     return result

@@ -27,9 +27,9 @@ from core_runtime.layers.features import features_of
 
 GATES = (
     *("silu", "gelu_tanh", "gelu", "relu", "relu2", "quick_gelu"),
-    *("xielu:0.7:1.3:0.5:-0.001", "clamped_swiglu:1.7:2"),
+    *("xielu:0.7:1.3:0.5:-0.001", "clamped_swiglu:1.7:2", "clamped_silu:0.8"),
 )
-ALONE = GATES[:-1]
+ALONE = GATES[:-2]
 
 
 def _rows(rows: int, width: int, random: torch.Generator) -> Tensor:

@@ -30,6 +30,7 @@ TABLE = (
     (r"tok_embeddings\.weight", "model.embed_tokens.weight"),
     (r"norm\.weight", "model.norm.weight"),
     (r"output\.weight", "lm_head.weight"),
+    (r"eagle_linear\.weight", "fc.weight"),
     (LAYER + r"attention_norm\.weight", r"model.layers.\1.input_layernorm.weight"),
     (LAYER + r"ffn_norm\.weight", r"model.layers.\1.post_attention_layernorm.weight"),
     (LAYER + r"attention\.w([qkvo])\.weight", r"model.layers.\1.self_attn.\2_proj.weight"),

@@ -92,6 +92,7 @@ ACTIVATION_KINDS = {
     "quick_gelu": 5,
     "xielu": 6,
     "clamped_swiglu": 7,
+    "clamped_silu": 8,
 }
 ACTIVATION_NUMBERS = 4
 FEATURES = frozenset({*ACTIVATION_KINDS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})

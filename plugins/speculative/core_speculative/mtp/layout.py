@@ -1,9 +1,7 @@
-"""The layouts of layers for multi-token prediction (arXiv 2412.19437, section 2.2) in several model families.
+"""The layer for multi-token prediction of a model, read from its configuration and checkpoint by the rows of layouts.
 
-Owns: a row for each layout, with its families. Never does: compute, import torch. Called by: the manifest.
-
-All of them normalize embedding and hidden state, project the two side by side, run one block of the model's kind and
-use the model's own embedding and head. `{layer}` in names is the number after that of the model's last layer.
+Owns: the choice of a row, the layer's block, and the refusals. Never does: compute, import torch. Called by: the
+manifest.
 """
 
 from __future__ import annotations
@@ -17,88 +15,14 @@ from core.api.errors import UserError
 from core.api.specs import AttentionSpec, LatentSpec, StateSpec
 from core.plugin.hookspecs import DraftContext
 from core_runtime.models.families.wrappers import text_config
-from core_runtime.specs.block_spec import BlockSpec
+from core_runtime.specs.block_spec import BlockSpec, MLPSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_spec import BEHIND_NORM, DraftInput, DraftSpec
 from core_speculative.drafts import is_there, target_decoder
+from core_speculative.mtp.rows import ROWS, MTPRow
 
-
-class MTPRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One layout.
-
-    families: names of rows in the table of model families.
-    count: key of the configuration with the number of these layers; an absent key counts as 0.
-    module: module of the layer.
-    joined: the projection of embedding and hidden state. The checkpoint has the layer if it has this module.
-    names: published names → canonical names; an empty one is not read.
-    hidden_first: whether the hidden state is the left half of the projection's input.
-    dense: whether the block has an MLP where others of the model have experts.
-    """
-
-    families: tuple[str, ...]
-    module: str
-    joined: str
-    names: tuple[tuple[str, str], ...]
-    count: str = "num_nextn_predict_layers"
-    hidden_first: bool = False
-    dense: bool = False
-
-
-QWEN_NAMES: Final = (
-    ("mtp.pre_fc_norm_embedding.*", "input.embed_norm.*"),
-    ("mtp.pre_fc_norm_hidden.*", "input.hidden_norm.*"),
-    ("mtp.norm.*", "model.norm.*"),
-)
-
-ROWS: Final = (
-    MTPRow(
-        families=("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite"),
-        module="model.layers.{layer}",
-        joined="model.layers.{layer}.eh_proj",
-        names=(
-            ("model.layers.{layer}.enorm.*", "input.embed_norm.*"),
-            ("model.layers.{layer}.hnorm.*", "input.hidden_norm.*"),
-            ("model.layers.{layer}.shared_head.norm.*", "model.norm.*"),
-            ("model.layers.{layer}.shared_head.head.*", ""),
-            ("model.layers.{layer}.embed_tokens.*", ""),
-        ),
-    ),
-    MTPRow(
-        families=("qwen3_next", "exaone_moe"),
-        module="mtp.layers.0",
-        joined="mtp.fc",
-        names=QWEN_NAMES,
-    ),
-    MTPRow(
-        families=("qwen3_5", "qwen3_5_moe"),
-        count="mtp_num_hidden_layers",
-        module="mtp.layers.0",
-        joined="mtp.fc",
-        names=QWEN_NAMES,
-    ),
-    MTPRow(  # MiMo-7B, whose other layers are Qwen2's
-        families=("qwen2",),
-        module="model.mtp_layers.0",
-        joined="model.mtp_layers.0.input_proj",
-        names=(
-            ("model.mtp_layers.0.token_layernorm.*", "input.embed_norm.*"),
-            ("model.mtp_layers.0.hidden_layernorm.*", "input.hidden_norm.*"),
-            ("model.mtp_layers.0.final_layernorm.*", "model.norm.*"),
-        ),
-        hidden_first=True,
-    ),
-    MTPRow(
-        families=("ernie4_5_moe",),
-        module="model.mtp_block.0",
-        joined="model.mtp_linear_proj.0",
-        names=(
-            ("model.mtp_emb_norm.0.*", "input.embed_norm.*"),
-            ("model.mtp_hidden_norm.0.*", "input.hidden_norm.*"),
-            ("model.norm.*", "model.norm.*"),  # the model's own norm before its head
-        ),
-        dense=True,
-    ),
-)
+WINDOWED: Final = {"full_attention": False, "sliding_attention": True}
+"""Kind of attention → whether it has a window."""
 
 
 def mtp_spec(context: DraftContext) -> DraftSpec:
@@ -112,7 +36,8 @@ def mtp_spec(context: DraftContext) -> DraftSpec:
     index = len(target.blocks)
     _check_there(row, context.hf_config, context.tensors, index)
     names = [(row.joined, "input.joined"), *row.names, (row.module, f"model.layers.{index}")]
-    block = _block_of(target, dense=row.dense)
+    block = _block_of(target, dense=row.dense, slides=_slides(row, context.hf_config, index))
+    own_head = any(is_there(context.tensors, head.format(layer=index)) for head in row.heads)
     joined = DraftInput(
         kind="joined",
         hidden_first=row.hidden_first,
@@ -126,7 +51,7 @@ def mtp_spec(context: DraftContext) -> DraftSpec:
         taps=(BEHIND_NORM,),
         carries="normed",
         shares_embedding=True,
-        shares_head=True,
+        shares_head=not own_head,
         names=tuple((_pattern(published, index), _pattern(canonical, index)) for published, canonical in names),
     )
 
@@ -140,32 +65,78 @@ def _row_of(family: str) -> MTPRow:
         known += row.families
     raise UserError(
         f"--speculative-config.method mtp: models of the family '{family}' have no layer for it that is known here; known are "
-        f"{', '.join(sorted(known))}."
+        f"{', '.join(sorted(known))}. Choose ngram, suffix, a draft_model, or a head that was trained for the model (eagle, "
+        "eagle3, medusa)."
     )
+
+
+def _count(row: MTPRow, config: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the key that has the number of layers that draft, and its value; the first possible key where none is
+    there.
+    """
+    for key in row.counts:
+        if config.get(key) is not None:
+            return key, config[key]
+    return row.counts[0], row.usual_count or None
 
 
 def _check_there(row: MTPRow, hf_config: Mapping[str, Any], tensors: Collection[str], index: int) -> None:
     """Raise UserError where the checkpoint has no such layer, or its configuration says so."""
-    count = text_config(hf_config).get(row.count)
+    key, count = _count(row, text_config(hf_config))
     module = row.joined.format(layer=index)
     if count and is_there(tensors, module):
         return
-    why = f"it has no tensors of '{module}'" if count else f"{row.count} is {count!r} in its configuration"
+    why = f"it has no tensors of '{module}'" if count else f"{key} is {count!r} in its configuration"
     raise UserError(
         f"--speculative-config.method mtp: the model has no layer that drafts: {why}. Repacked checkpoints often leave it out; "
         "choose another method, or the original checkpoint."
     )
 
 
-def _block_of(target: DecoderSpec, *, dense: bool) -> BlockSpec:
-    """Return a block like the last full-attention block of the model. Raises UserError where there is none."""
+def _slides(row: MTPRow, hf_config: Mapping[str, Any], index: int) -> bool:
+    """Return whether the layer has the model's window. Raises UserError for an unknown kind of attention.
+
+    index: number of the layer, after those of the model.
+    """
+    config = text_config(hf_config)
+    for key in row.kinds:
+        kinds = config.get(key)
+        if kinds is None:
+            continue
+        place = 0 if key.startswith("mtp_") else index
+        if not isinstance(kinds, list) or not all(kind in WINDOWED for kind in kinds[place : place + 1]):
+            raise UserError(
+                f"--speculative-config.method mtp: {key} is {kinds!r} in the model's configuration; expected a list of "
+                f"{', '.join(WINDOWED)}."
+            )
+        if place < len(kinds):
+            return WINDOWED[kinds[place]]
+    return row.slides
+
+
+def _block_of(target: DecoderSpec, *, dense: bool, slides: bool) -> BlockSpec:
+    """Return a block like the last one of the model whose attention has a window, or none.
+
+    Raises UserError where there is no such block.
+    """
     for block in reversed(target.blocks):
         mixer = block.mixer
-        if mixer is None or isinstance(mixer, StateSpec) or mixer.window is not None or block.beside is not None:
+        if mixer is None or isinstance(mixer, StateSpec) or block.beside is not None:
+            continue
+        if (mixer.window is not None) is not slides:
             continue
         own = msgspec.structs.replace(block, mixer=with_own_index(mixer))
-        return msgspec.structs.replace(own, experts=None) if dense else own
-    raise UserError("--speculative-config.method mtp: no layer of the model sees everything before it.")
+        return msgspec.structs.replace(own, experts=None, mlp=_plain_mlp(target)) if dense else own
+    kind = "has a window, as the layer that drafts" if slides else "sees everything before it"
+    raise UserError(f"--speculative-config.method mtp: no layer of the model {kind}.")
+
+
+def _plain_mlp(target: DecoderSpec) -> MLPSpec | None:
+    """Return the MLP of the last block without experts, None for the model's usual one."""
+    for block in reversed(target.blocks):
+        if block.experts is None and block.has_mlp:
+            return block.mlp
+    return None
 
 
 def with_own_index(mixer: AttentionSpec | LatentSpec) -> AttentionSpec | LatentSpec:

@@ -61,8 +61,10 @@ template <int Kind> LANE F active(F x, const float *numbers) {
 }
 
 template <int Kind> LANE F opened(F gate, F up, const float *numbers) {
-    if (Kind != kClampedSwiglu) return mul(active<Kind>(gate, numbers), up);
-    F limit = set1(numbers[1]), capped = min(limit, gate), within = max(sub(zero(), limit), min(limit, up));
+    if (Kind != kClampedSwiglu && Kind != kClampedSilu) return mul(active<Kind>(gate, numbers), up);
+    F limit = set1(numbers[Kind == kClampedSilu ? 0 : 1]), within = max(sub(zero(), limit), min(limit, up));
+    if (Kind == kClampedSilu) return mul(min(limit, silu(gate)), within);
+    F capped = min(limit, gate);
     F open = div(capped, add(exponential(mul(capped, set1(-numbers[0]))), set1(1)));
     return mul(open, add(within, set1(1)));
 }
@@ -98,6 +100,7 @@ static void gated(const RowsCall *c, long begin, long end) {
     case kRelu2: return gated_rows<kRelu2>(c, begin, end);
     case kQuickGelu: return gated_rows<kQuickGelu>(c, begin, end);
     case kXielu: return gated_rows<kXielu>(c, begin, end);
+    case kClampedSilu: return gated_rows<kClampedSilu>(c, begin, end);
     default: return gated_rows<kClampedSwiglu>(c, begin, end);
     }
 }

@@ -137,7 +137,9 @@ struct RotaryCall {
 
 // The numbers are defined in plugins/executors/core_runtime/layers/activations.py. Only `gated` supports the clamped
 // swiglu.
-enum ActivationKind { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3, kRelu2 = 4, kQuickGelu = 5, kXielu = 6, kClampedSwiglu = 7 };
+enum ActivationKind {
+    kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3, kRelu2 = 4, kQuickGelu = 5, kXielu = 6, kClampedSwiglu = 7, kClampedSilu = 8
+};
 struct ActivationSpec {
     int kind;         // an ActivationKind
     float numbers[4]; // as many as the kind has
