@@ -7,8 +7,9 @@ Called by: resolve, explain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from core.api.errors import UserError
 from core.api.specs import (
@@ -26,6 +27,7 @@ from core.api.specs import (
 )
 from core.api.step_limits import StepLimits
 from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
+from core_runtime.specs.kv_groups import stored_bytes
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stage_groups import groups_of_stages, stages_page_bytes
 from core_runtime.specs.stages import Range
@@ -151,6 +153,7 @@ def kv_groups(
     drafts: bool = False,
     state_dtype: str = STATE_DTYPE,
     stages: Sequence[Range] = (),
+    lenders: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[tuple[KVGroup, ...], int]:
     """Return the groups of all layers, and the bytes of one block of the pool.
 
@@ -159,6 +162,7 @@ def kv_groups(
     hybrid, strided, drafts: see `group_layers`.
     state_dtype: storage type of states.
     stages: mixers of each stage; empty: there is one.
+    lenders: see `DecoderShape.lenders`; these mixers store nothing.
     """
     windows: list[int | None] = []
     layer_bytes: list[int] = []
@@ -171,6 +175,7 @@ def kv_groups(
         else:
             windows.append(mixer.window)
             layer_bytes.append(block_bytes([mixer], block_size, dtypes[index]))
+    layer_bytes = stored_bytes(layer_bytes, lenders)
     held = stages or [(0, len(mixers))]
     groups = groups_of_stages(windows, layer_bytes, held, hybrid=hybrid, strided=strided, states=states, drafts=drafts)
     return groups, stages_page_bytes(groups, layer_bytes, held)

@@ -40,6 +40,7 @@ from core_runtime.sampling.drafts.acceptance import acceptance_rule
 from core_runtime.sampling.sampler import Sampler
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_config import draft_of
+from core_runtime.specs.tail import first_of_tail, skips_rows
 from core_tokens.answer_facts import ROUTED_EXPERTS, SAMPLING_MASK
 
 
@@ -169,6 +170,7 @@ class RunnerBuilder:
             rows_each=rows_each,
             ragged=self._padding,
             adapters=self._adapters,
+            tail=first_of_tail(self._target.spec) if skips_rows(config) else None,
         )
 
     def _sampler(self) -> Sampler:
