@@ -26,7 +26,7 @@ from core.api.specs import (
     Unsupported,
 )
 from core.api.step_limits import StepLimits
-from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
+from core.kv.groups import blocks_of_sequence, longest_sequence
 from core_runtime.specs.kv_groups import stored_bytes
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stage_groups import groups_of_stages, stages_page_bytes
@@ -70,7 +70,7 @@ class MemoryPlan:
     block_size: int
     workspace: int = 0
     max_model_len: int = 0
-    groups: tuple[KVGroup, ...] = single_group(1)
+    groups: tuple[KVGroup, ...] = (KVGroup("full", (0,)),)
     layer_dtypes: tuple[str, ...] = ()
     max_step_tokens: int = 0
     proposer: int = 0
