@@ -277,7 +277,7 @@ CASES = [
      [{"kv_sharing_fast_prefill": True, "speculative_config": {"method": "eagle3"}}, SHARED],
      "drafts by eagle3 read the hidden states of all tokens of a prompt"),
     ("skipped_rows_need_shared_keys", [{}, SHARED],
-     [{"kv_sharing_fast_prefill": True}, {**SHARED, "pooling": PoolingConfig()}], "every token of a text that is pooled"),
+     [{"kv_sharing_fast_prefill": True}, {**SHARED, "pooling": POOLS}], "every token of a text that is pooled"),
     ("hidden_metrics_are_vllms", [{"show_hidden_metrics_for_version": "0.10", "vllm_metrics": True}],
      [{"show_hidden_metrics_for_version": "0.10"}], "no effect without --vllm-metrics"),
     ("hidden_metrics_are_vllms", [{}], [{"show_hidden_metrics_for_version": "0.30", "vllm_metrics": True}],

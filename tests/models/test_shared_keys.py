@@ -6,6 +6,7 @@ import pytest
 
 from core.api.errors import ConfigError
 from core.api.sampling_params import SamplingParams
+from core.commands.main import main
 from core_config.resolve import resolve
 from core_frontend.llm import LLM
 from core_runtime.executor.tail_rows import narrowed
@@ -35,11 +36,15 @@ def alone(sharing):
     return answers(sharing)
 
 
-def answers(path, prompts=PROMPTS, params=PARAMS, **arguments):
+def answers(path, prompts=PROMPTS, params=PARAMS, *, sleeps=False, **arguments):
     llm = LLM(model=str(path), **{**ARGUMENTS, **arguments})
     try:
         # The second call finds the prefix of the first one.
-        outputs = llm.generate(prompts, params) + llm.generate(prompts[:1], params)
+        outputs = llm.generate(prompts, params)
+        if sleeps:
+            llm.sleep(level=1)
+            llm.wake_up()
+        outputs += llm.generate(prompts[:1], params)
         scored = [one.prompt_logprobs and list(one.prompt_logprobs) for one in outputs]
         return [
             (one.outputs[0].token_ids, one.outputs[0].cumulative_logprob, prompt)
@@ -72,11 +77,14 @@ def test_layers_that_read_others_take_no_memory(sharing, backend, dtype):
         worker.close()
 
 
-def test_explain_counts_the_layers_that_store(tmp_path_factory):
+def test_explain_counts_the_layers_that_store(tmp_path_factory, capsys):
     path = save_checkpoint(tmp_path_factory.mktemp("explained"), family="gemma4")
     own = save_checkpoint(tmp_path_factory.mktemp("own"), family="gemma4", num_kv_shared_layers=0)
-    shared, whole = (resolved(one, dtype="float32").memory.kv_per_token for one in (path, own))
-    assert shared < whole / 2
+    shared, whole = (resolved(one, dtype="float32").memory for one in (path, own))
+    assert shared.kv_per_token < whole.kv_per_token / 2
+    assert (shared.readers, whole.readers) == (3, 0)
+    assert main(["config", "explain", str(path), "--kv-cache-memory-bytes", "1M", "--max-model-len", "64"]) == 0
+    assert "3 more layers read those of earlier ones" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -93,11 +101,15 @@ def test_explain_counts_the_layers_that_store(tmp_path_factory):
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
         {"disable_hybrid_kv_cache_manager": True},
         {"max_num_seqs": 1},
+        {"enable_sleep_mode": True, "sleeps": True},
+        {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 3}, "max_num_batched_tokens": 16},
     ],
-    ids=("torch", "chunks", "preempted", "drafts", "one group", "alone"),
+    ids=("torch", "chunks", "preempted", "drafts", "one group", "alone", "asleep", "drafts of itself"),
 )
 @pytest.mark.parametrize("fast", [False, True], ids=("whole", "fast"))
 def test_bits_are_those_of_the_plain_engine(sharing, alone, arguments, fast):
+    if arguments.get("speculative_config", {}).get("method") == "draft_model":
+        arguments = {**arguments, "speculative_config": {**arguments["speculative_config"], "model": str(sharing)}}
     expected = answers(sharing, attention_backend="torch_sdpa") if "attention_backend" in arguments else alone
     assert answers(sharing, **arguments, kv_sharing_fast_prefill=fast) == expected
 

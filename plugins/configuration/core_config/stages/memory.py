@@ -51,6 +51,7 @@ class MemoryPlan:
     max_model_len: tokens of the longest request.
     groups: groups of layers that share a block table.
     layer_dtypes: storage type of each layer's keys and values; empty: all have that of the cache.
+    readers: layers that read the keys and values of another one, and store none.
     max_step_tokens: limit of tokens of one sequence in a step.
     proposer: bytes of the additional weights for drafts.
     limits: limits of a step of the model.
@@ -72,6 +73,7 @@ class MemoryPlan:
     max_model_len: int = 0
     groups: tuple[KVGroup, ...] = (KVGroup("full", (0,)),)
     layer_dtypes: tuple[str, ...] = ()
+    readers: int = 0
     max_step_tokens: int = 0
     proposer: int = 0
     limits: StepLimits = NO_LIMITS
@@ -111,8 +113,8 @@ class MemoryPlan:
     @property
     def kept_layers(self) -> dict[str, int]:
         """Return the number of layers with keys and values by storage type, where the types differ."""
-        states = {layer for group in self.groups if group.kind == "state" for layer in group.layers}
-        return dict(Counter(dtype for layer, dtype in enumerate(self.layer_dtypes) if layer not in states))
+        keyed = {layer for group in self.groups if group.kind != "state" for layer in group.layers}
+        return dict(Counter(dtype for layer, dtype in enumerate(self.layer_dtypes) if layer in keyed))
 
     @property
     def tokens(self) -> int:

@@ -86,6 +86,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         workspace,
         groups=groups,
         layer_dtypes=layer_dtypes,
+        readers=len(_lenders(spec, attempt)),
         max_step_tokens=scheduler.max_step_tokens,
         proposer=proposer,
         limits=limits,
