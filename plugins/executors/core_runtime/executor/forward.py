@@ -22,12 +22,11 @@ from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.input_embeddings import InputEmbeddings
-from core_runtime.executor.tail_rows import Rows, narrowed
+from core_runtime.executor.tail_rows import Rows, Tail
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.models.mixers.state import StateMixer
 from core_runtime.models.state_ops.cross_attention import CROSS_ATTENTION
-from core_runtime.models.tail import TailStep
 from core_runtime.sampling import DRAWS, sampling_kind
 from core_runtime.specs.graph_sizes import LARGEST
 
@@ -97,7 +96,7 @@ class ForwardPass:
     rows_each: see `recorder_of`.
     ragged: whether a recording for `rows_each` rows a sequence serves sequences with fewer rows, too.
     adapters: adapters of the model; None: there are none.
-    tail: first block of those that compute only rows whose results are read; None: all blocks compute all rows.
+    tail: the last blocks, which compute only rows whose results are read; None: all blocks compute all rows.
 
     adapted: rows of the adapters' tables that the current step uses; the caller sets them before the step.
     has_head: whether this part of the model computes logits; otherwise those of all rows are empty.
@@ -113,7 +112,7 @@ class ForwardPass:
         rows_each: int = 1,
         ragged: bool = False,
         adapters: PlacedAdapters | None = None,
-        tail: int | None = None,
+        tail: Tail | None = None,
     ) -> None:
         self.model = model
         self.tail = tail
@@ -351,22 +350,19 @@ class ForwardPass:
         if self._wanted is None:
             self.model.forward(token_ids, positions, metadata)
             return
-        assert isinstance(self.model, Decoder), "no other model has a tail"
-        self.model.forward(token_ids, positions, metadata, self._tail_step(views, self._wanted))
+        assert self.tail is not None, "only then are rows left out"
+        step = self.tail.step(views, self._wanted, self._build, self._begin_tail)
+        self.tail.model.forward(token_ids, positions, metadata, step)
 
-    def _tail_step(self, views: Sequence[BatchView], wanted: Rows) -> TailStep:
-        """Return the step of the last blocks. wanted: see `run`."""
-        assert self.tail is not None and isinstance(self.model, Decoder)
-        parts, rows = narrowed(views, wanted)
-        count = sum(len(block.mixers) for block in self.model.spec.blocks[self.tail :])
-        metadata = self._metadata(parts, len(self.model.mixers) - count) if len(wanted) else []
+    def _build(self, views: Sequence[BatchView]) -> list[Any]:
+        """Build the metadata of the tail's mixers."""
+        assert self.tail is not None
+        return self._metadata(views, self.tail.first_mixer)
 
-        def begin() -> None:
-            if self.adapters is not None and self.buffers.adapter_rows is not None:
-                self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor[rows])
-
-        positions = parts[0].positions if parts[0].rotary is None else parts[0].rotary
-        return TailStep(self.tail, rows, positions, metadata, begin)
+    def _begin_tail(self, rows: Tensor) -> None:
+        """Set what the rows of a tail, int64 [K], depend on."""
+        if self.adapters is not None and self.buffers.adapter_rows is not None:
+            self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor[rows])
 
     def _compute_unrecorded(self, views: Sequence[BatchView], given: InputEmbeddings | None) -> None:
         """Run the blocks without a recording: for trees, given embeddings and some adapters."""

@@ -9,9 +9,10 @@ need the tail: those that sample, and all of a prompt whose log-probabilities ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +20,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core_runtime.contracts import BatchView
+from core_runtime.models.decoder import Decoder
+from core_runtime.models.tail import TailStep
 
 Rows = NDArray[np.int64]
+
+
+class Tail:
+    """The last blocks of a model, from block `first` on. first_mixer: the number of their first mixer."""
+
+    def __init__(self, model: Decoder, first: int) -> None:
+        self.model = model
+        self.first = first
+        self.first_mixer = sum(len(block.mixers) for block in model.spec.blocks[:first])
+
+    def step(
+        self,
+        views: Sequence[BatchView],
+        rows: Rows,
+        build: Callable[[Sequence[BatchView]], list[Any]],
+        begin: Callable[[Tensor], None],
+    ) -> TailStep:
+        """Return the step of these blocks for `rows`, see `narrowed`.
+
+        build: builds the metadata of their mixers. begin: is called with the rows, int64 [K], before the blocks run.
+        """
+        parts, chosen = narrowed(views, rows)
+        positions = parts[0].positions if parts[0].rotary is None else parts[0].rotary
+        metadata = build(parts) if len(rows) else []
+        return TailStep(self.first, chosen, positions, metadata, lambda: begin(chosen))
 
 
 def narrowed(views: Sequence[BatchView], rows: Rows) -> tuple[list[BatchView], Tensor]:
