@@ -11,7 +11,9 @@ from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
     DeepseekV32Config,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GlmMoeDsaConfig,
     Lfm2Config,
     LlamaConfig,
@@ -36,6 +38,12 @@ LATENT = {
     "first_k_dense_replace": 1, "n_group": 3, "topk_group": 2,
 }  # fmt: skip
 INDEXED = {**LATENT, "q_lora_rank": 40, "index_topk": 12, "index_n_heads": 12, "index_head_dim": 24}
+SHARED = {
+    "head_dim": 16, "sliding_window": 24, "num_kv_shared_layers": 3, "vocab_size_per_layer_input": 260,
+    "hidden_size_per_layer_input": 12,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention", "full_attention"],
+}  # fmt: skip
+"""Five layers, of which the last three have the keys and values of the first two."""
 REUSED = {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]}
 
 
@@ -73,6 +81,11 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
         config = DeepseekV32Config(**{**shape, **INDEXED, **changes})
     elif family == "axk2":
         config = AXK2Config(**{**shape, **INDEXED, "gated_norm_rank": 6, **changes})
+    elif family == "gemma3n":
+        sparse = {"laurel_rank": 6, "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0, 0.0]}
+        config = Gemma3nTextConfig(**{**shape, "num_hidden_layers": 5, **SHARED, **sparse, **changes})
+    elif family == "gemma4":
+        config = Gemma4TextConfig(**{**shape, "num_hidden_layers": 5, **SHARED, "global_head_dim": 24, **changes})
     elif family == "glm_moe_dsa":
         config = GlmMoeDsaConfig(**{**shape, **INDEXED, **REUSED, **changes})
     else:

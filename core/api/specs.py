@@ -324,17 +324,21 @@ class KVType(msgspec.Struct, frozen=True):
     """A storage type of KV caches.
 
     item_bytes: bytes per number. scaled: whether each token and head has a float32 scale for K and one for V (in a latent
-    layer: for the latent and for the rotated key). packed: numbers of V in `item_bytes`.
+    layer: for the latent and for the rotated key). packed: numbers of V in `item_bytes`. group: numbers of a latent that share
+    a float32 scale, where rotated keys have 16 bits; 0: there are no such groups.
     """
 
     item_bytes: int
     scaled: bool = False
     packed: int = 1
+    group: int = 0
 
     def token_bytes(self, spec: AttentionSpec | LatentSpec) -> int:
         """Return the bytes of one token in one layer, scales included."""
         heads, keys, values = spec.cached
         index = spec.index_size * max(self.item_bytes, 2) if isinstance(spec, LatentSpec) else 0
+        if self.group and isinstance(spec, LatentSpec):
+            return index + spec.rank * self.item_bytes + 4 * (spec.rank // self.group) + 2 * spec.rope_size
         return index + heads * (
             keys * self.item_bytes + values * self.item_bytes // self.packed + (8 if self.scaled else 0)
         )
@@ -350,6 +354,7 @@ KV_TYPES: Final = MappingProxyType(
         "fp8_per_token_head": KVType(1, scaled=True),
         "int8_per_token_head": KVType(1, scaled=True),
         "k8v4_per_token_head": KVType(1, scaled=True, packed=2),
+        "fp8_ds_mla": KVType(1, scaled=True, group=128),
     }
 )
 """The storage types to which `--kv-cache-dtype` can resolve. 8-bit types that are not `scaled` have one scale for a whole layer

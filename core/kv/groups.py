@@ -16,11 +16,6 @@ UNLIMITED = 1 << 40
 """Limit of the length in tokens when no layer needs more than a window and the pool has room for that."""
 
 
-def single_group(num_layers: int) -> tuple[KVGroup, ...]:
-    """Return a single group of all layers, which keeps every token."""
-    return (KVGroup("full", tuple(range(num_layers))),)
-
-
 def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, num_tokens: int) -> int:
     """Return the maximum number of blocks that a sequence of `num_tokens` tokens has at any time."""
     return sum(growth_of(group, block_size, max_step_tokens).max_blocks(num_tokens) for group in groups)

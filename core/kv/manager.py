@@ -24,7 +24,7 @@ from core.kv.block_tables import NewBlocks, make_tables
 from core.kv.connector import Copy, KVConnector
 from core.kv.connectors import KVConnectors
 from core.kv.explainer import CacheView
-from core.kv.groups import longest_sequence, single_group
+from core.kv.groups import longest_sequence
 from core.kv.growth import growth_of
 from core.kv.prefix import PrefixSearch
 from core.kv.prefix_hit import PrefixHit
@@ -74,7 +74,7 @@ class KVManager:
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
-        self.groups = tuple(groups) or single_group(1)
+        self.groups = tuple(groups) or (KVGroup("full", (0,)),)
         self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
         num_groups = len(self.groups)
         # The last table is that of the states.

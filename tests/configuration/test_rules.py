@@ -53,6 +53,10 @@ def compiled(**keys):
     return {"compilation_config": keys}
 
 
+SHARED = model(
+    model_type="gemma4_text", num_hidden_layers=5, num_kv_shared_layers=3, head_dim=16, hidden_size_per_layer_input=0,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention", "full_attention"],
+)  # fmt: skip
 OFFLOADS = platform(offload_backends=["prefetch", "uva"])
 MODULES = ModuleSpec(
     family="t", hidden_size=8, vocab_size=8, max_position=8, mixers=(), matrices=(), embedding_matrix=None, head_matrix=None,
@@ -266,6 +270,14 @@ CASES = [
      [{"enable_mamba_cache_stochastic_rounding": True, "mamba_ssm_cache_dtype": "float16"}],
      [{"enable_mamba_cache_stochastic_rounding": True, "mamba_cache_dtype": "bfloat16"}],
      "recurrent part of states is bfloat16"),
+    ("skipped_rows_need_shared_keys",
+     [{"kv_sharing_fast_prefill": True, "speculative_config": {"method": "ngram"}}, SHARED],
+     [{"kv_sharing_fast_prefill": True}, model()], "no effect on this model, whose last layers have keys"),
+    ("skipped_rows_need_shared_keys", [{}, model()],
+     [{"kv_sharing_fast_prefill": True, "speculative_config": {"method": "eagle3"}}, SHARED],
+     "drafts by eagle3 read the hidden states of all tokens of a prompt"),
+    ("skipped_rows_need_shared_keys", [{}, SHARED],
+     [{"kv_sharing_fast_prefill": True}, {**SHARED, "pooling": POOLS}], "every token of a text that is pooled"),
     ("hidden_metrics_are_vllms", [{"show_hidden_metrics_for_version": "0.10", "vllm_metrics": True}],
      [{"show_hidden_metrics_for_version": "0.10"}], "no effect without --vllm-metrics"),
     ("hidden_metrics_are_vllms", [{}], [{"show_hidden_metrics_for_version": "0.30", "vllm_metrics": True}],

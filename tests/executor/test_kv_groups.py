@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from core.api.specs import KVGroup
-from core.kv.groups import UNLIMITED, longest_sequence, single_group
+from core.kv.groups import UNLIMITED, longest_sequence
 from core.kv.growth import SlidingGrowth
 from core.kv.integrity import IntegrityError
 from core.kv.manager import KVManager
@@ -14,6 +14,11 @@ from core_runtime.specs.kv_groups import group_layers, layer_places, page_bytes
 
 FULL, SLIDING = KVGroup("full", (0,)), KVGroup("sliding", (1,), window=8)
 STATE = KVGroup("state", (1,), num_state_blocks=2)
+
+
+def single_group(num_layers: int) -> tuple[KVGroup, ...]:
+    """One group of all layers, which keeps every token."""
+    return (KVGroup("full", tuple(range(num_layers))),)
 
 
 def make(num_blocks=100, groups=(FULL, SLIDING), block_size=4, max_step_tokens=8, **options):
@@ -82,6 +87,13 @@ def test_layers_of_different_widths_share_blocks_where_backends_read_them_apart(
 def test_states_keep_layers_of_different_widths_in_one_group():
     groups = group_layers([None, 8, None], [10, 20, 30], strided=True, states={2})
     assert [(group.kind, group.layers) for group in groups] == [("full", (0, 1)), ("state", (2,))]
+
+
+def test_layers_without_bytes_are_in_no_group():
+    windows = [8, None, 8, None, 8]
+    groups = group_layers(windows, [10, 10, 10, 0, 0])
+    assert [(group.kind, group.layers) for group in groups] == [("full", (1,)), ("sliding", (0,)), ("sliding", (2,))]
+    assert page_bytes(groups, [10, 10, 10, 0, 0]) == 10
 
 
 def test_one_group_on_request():

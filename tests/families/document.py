@@ -50,7 +50,8 @@ DeepSeek V3.2, GLM-MoE-DSA and A.X K2 read the `index_topk` keys that an index c
 read, where transformers' choice is any. With `max_position_embeddings` of at most `index_topk` there is no index, so that
 attention backends without the capability `sparse` serve the model: `--hf-overrides.max_position_embeddings 2048`.
 
-Layers of Gemma 3n and Gemma 4 that share keys and values store a copy each, so their KV cache is larger than it need be.
+The last layers of Gemma 3n and Gemma 4 read the keys and values of earlier ones, and store none
+([kv.md](kv.md#layers-that-share-keys-and-values)).
 
 Layers and heads that draft ([speculation.md](speculation.md)) are compared with their published formula in plain torch, between
 whose norms and projections transformers' own blocks stand: transformers has no code for most of them.

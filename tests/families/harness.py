@@ -128,11 +128,14 @@ class Harness:
         backend = TorchSDPA()
         cache = CacheConfig(block_size=BLOCK_SIZE, dtype="float32")
         num_blocks = MAX_SEQS * MAX_LENGTH // BLOCK_SIZE
+        rows: list[Tensor] = []
         for spec, mixer in zip(cached_mixers(self.spec), self.model.mixers, strict=True):
             count = MAX_SEQS if isinstance(spec, StateSpec) else num_blocks
             size = mixer.layer_bytes(backend, cache)
-            raw = torch.zeros(count, size, dtype=torch.uint8)
+            lender = self.spec.lenders.get(len(rows))
+            raw = torch.zeros(count, size, dtype=torch.uint8) if lender is None else rows[lender]
             mixer.bind_cache(backend, cache, raw, None)
+            rows.append(raw)
 
     def _metadata(self, view: BatchView, states: BatchView) -> list[Any]:
         """Of each layer."""

@@ -27,7 +27,7 @@ def test_shapes_are_those_of_the_real_checkpoint(fixture: str, request: pytest.F
 
 
 def test_layers_that_share_keys_and_values_start_with_invented_weights(tmp_path: Path) -> None:
-    """Such a layer's norm of keys is a copy in a checkpoint, and a tensor of its own among invented weights."""
+    """Such a layer has no tensors for keys and values, in a checkpoint or among invented weights."""
     tiny_config("gemma3n_text", "plain").save_pretrained(tmp_path)
     dummy = DummyLoader().resolve(str(tmp_path))
     spec = decoder_spec(dummy.config)

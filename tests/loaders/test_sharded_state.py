@@ -1,10 +1,11 @@
 """`core save-sharded` and the loader of what it writes."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from core import LLM, SamplingParams
 from core.api.errors import CheckpointError, ConfigError, UserError
@@ -70,6 +71,49 @@ def test_what_is_incomplete_or_of_other_ranks_is_refused(tiny_llama: Path, tmp_p
     (out / "model-rank-1-part-0.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"model-rank-0-part-1\.safetensors: is missing"):
         read(out)
+
+
+def as_vllm_saves(source: Path, target: Path) -> dict[str, torch.Tensor]:
+    """Write the tensors of one rank of vLLM: fused matrices, and a vocabulary of a multiple of 64 rows."""
+    tensors = load_file(source / "model.safetensors")
+    saved: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        for parts, fused in ((("q_proj", "k_proj", "v_proj"), "qkv_proj"), (("gate_proj", "up_proj"), "gate_up_proj")):
+            if f".{parts[0]}." in name:
+                saved[name.replace(parts[0], fused)] = torch.cat(
+                    [tensors[name.replace(parts[0], one)] for one in parts]
+                )
+            if any(f".{part}." in name for part in parts):
+                break
+        else:
+            rows = -len(tensor) % 64 if name.startswith(("model.embed", "lm_head")) else 0
+            saved[name] = torch.cat([tensor, tensor.new_zeros(rows, *tensor.shape[1:])])
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors"))
+    save_file(saved, target / "model-rank-0-part-0.safetensors")
+    return saved
+
+
+def test_what_vllm_saves_with_one_rank_is_read(tiny_llama: Path, tmp_path: Path) -> None:
+    saved = as_vllm_saves(tiny_llama, tmp_path / "saved")
+    assert saved["model.layers.0.self_attn.qkv_proj.weight"].shape == (128, 64)
+    assert len(saved["model.embed_tokens.weight"]) == 320
+    params = SamplingParams(temperature=0, max_tokens=16, logprobs=1)
+    found = []
+    for path in (tiny_llama, tmp_path / "saved"):
+        with LLM(str(path), max_model_len=64, use_tqdm_on_load=False) as llm:
+            found.append(llm.generate("abc", params, use_tqdm=False)[0].outputs[0])
+    assert found[0].token_ids == found[1].token_ids and found[0].logprobs == found[1].logprobs
+
+
+def test_rows_of_another_number_of_ranks_are_a_sentence(tiny_llama: Path, tmp_path: Path) -> None:
+    saved = as_vllm_saves(tiny_llama, tmp_path / "saved")
+    name = "model.layers.1.self_attn.qkv_proj.weight"
+    saved[name] = saved[name][:64].clone()
+    save_file(saved, tmp_path / "saved" / "model-rank-0-part-0.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"qkv_proj\.weight' has 64 rows, expected 64 \+ 32 \+ 32 of q_proj, k_proj"
+    ):
+        resolve({"model": str(tmp_path / "saved")}, context="llm", environ={})
 
 
 def test_nothing_half_is_left(tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

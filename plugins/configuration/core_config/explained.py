@@ -56,6 +56,7 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
         "kv_block_bytes": plan.block,
         "state_bytes": plan.state,
         "kv_groups": [[group.kind, len(group.layers), group.window] for group in plan.groups],
+        "kv_readers": plan.readers,
         "num_blocks": plan.num_blocks,
         "block_size": plan.block_size,
         "kv_tokens": plan.tokens,

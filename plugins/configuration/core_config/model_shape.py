@@ -27,7 +27,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     parameters: number of parameters in the tensors that are read.
     weights_bytes: bytes of the same tensors, as the checkpoint stores them.
     kv_dtype: type of the KV cache that the next number refers to.
-    kv_bytes_per_token: bytes of keys and values in all layers.
+    kv_bytes_per_token: bytes of keys and values in all layers that store some.
+    kv_readers: number of layers that read those of an earlier one instead.
     state_bytes: bytes of one sequence's states.
     """
 
@@ -44,6 +45,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     weights_bytes: int
     kv_dtype: str
     kv_bytes_per_token: int
+    kv_readers: int
     state_bytes: int
 
     def paragraph(self) -> str:
@@ -58,6 +60,9 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         )
         sentences.append(f"{_millions(self.parameters)} parameters in {human_bytes(self.weights_bytes)}.")
         cache = f"{human_bytes(self.kv_bytes_per_token)} of keys and values a token in {self.kv_dtype}"
+        if self.kv_readers:
+            layers = "layer reads" if self.kv_readers == 1 else "layers read"
+            cache += f" (the last {self.kv_readers} {layers} those of earlier ones)"
         if self.state_bytes:
             cache += f", {human_bytes(self.state_bytes)} of states a sequence"
         sentences.append(f"{cache}.")
@@ -82,6 +87,7 @@ def model_shape(
     kv_bytes = 0
     state_bytes = 0
     dtypes = layer_dtypes or [kv_dtype] * len(spec.mixers)
+    lenders = spec.lenders
     place = 0
     for index, block in enumerate(spec.blocks):
         parts = [_kind(mixer) for mixer in block.mixers]
@@ -97,7 +103,7 @@ def model_shape(
                 state_bytes += mixer.bytes_in(state_dtype)
             else:
                 heads[_heads(mixer)] = None
-                kv_bytes += KV_TYPES[dtypes[place]].token_bytes(mixer)
+                kv_bytes += 0 if place in lenders else KV_TYPES[dtypes[place]].token_bytes(mixer)
             place += 1
         if block.rope is not None:
             rope[_rope(block.rope, block.rotary_size)] = None
@@ -116,6 +122,7 @@ def model_shape(
         weights_bytes=weights_bytes,
         kv_dtype=kv_name(kv_dtype, layer_dtypes),
         kv_bytes_per_token=kv_bytes,
+        kv_readers=len(lenders),
         state_bytes=state_bytes,
     )
 

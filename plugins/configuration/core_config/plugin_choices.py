@@ -30,6 +30,7 @@ from core_config.stages.settings import Settings, underscored
 from core_observers.observer_settings import CRASH_DUMP, NUMA_BINDING, PROFILE_WINDOW, RECORDINGS, WORKER_EXTENSION
 from core_runtime.specs.operation_order import OPERATION_ORDER, as_order
 from core_runtime.specs.profile_settings import PROFILE
+from core_runtime.specs.tail import TAIL
 
 Arguments = dict[str, Any]
 NOUNS = {"attention": "attention backend", "kernels": "provider of kernels", "kv_connector": "KV connector"}
@@ -84,6 +85,8 @@ def _add_settings(arguments: Arguments, settings: Settings, *, is_sound: bool) -
     arguments[PROFILE] = msgspec.to_builtins(
         profile_settings(settings["profiler_config"], layers=settings["enable_layerwise_nvtx_tracing"])
     )
+    if settings["kv_sharing_fast_prefill"]:
+        arguments[TAIL] = {"skips_rows": True}
     window = profile_window(settings["profiler_config"])
     if window is not None:
         arguments[PROFILE_WINDOW] = window

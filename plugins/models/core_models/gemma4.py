@@ -147,24 +147,26 @@ def shared_blocks(spec: DecoderSpec, heads: HeadsSpec, shared: int) -> list[Bloc
     blocks = list(spec.blocks)
     for index, lender in lenders(spec, shared).items():
         kind = spec.mixers[lender].kind
+        if spec.mixers[index].cached != spec.mixers[lender].cached:
+            raise UserError(
+                f"num_kv_shared_layers is {shared} in the model's configuration, but layer {index} has heads of another number "
+                f"or size than layer {lender}, whose keys and values it reads; expected equal ones."
+            )
         blocks[index] = msgspec.structs.replace(blocks[index], heads=msgspec.structs.replace(heads, borrows=kind))
         blocks[lender] = msgspec.structs.replace(blocks[lender], heads=msgspec.structs.replace(heads, lends=kind))
     return blocks
 
 
 def sharing(shared: Mapping[int, int]) -> list[WeightRule]:
-    """Return the rules for blocks that have the keys and values of an earlier one: its norm of keys, and no tensors of
-    their own. shared: see `lenders`.
+    """Return the rules for blocks that read the keys and values of an earlier one, and have no tensors for their own.
+
+    shared: see `lenders`.
     """
-    rules: list[WeightRule] = []
-    for lender in sorted(set(shared.values())):
-        places = [f"model.layers.{index}.self_attn.k_norm.weight" for index, one in shared.items() if one == lender]
-        rules.append(Copied(rf"model\.layers\.{lender}\.self_attn\.k_norm\.weight", tuple(places)))
-    if shared:
-        layers = "|".join(map(str, shared))
-        unused = rf"(model\.)?(language_model\.)?(model\.)?layers\.({layers})\.self_attn\.[kv]_(proj|norm)\..*"
-        rules.append(Ignored(unused, "the layer has the keys and values of an earlier one"))
-    return rules
+    if not shared:
+        return []
+    layers = "|".join(map(str, shared))
+    unused = rf"(model\.)?(language_model\.)?(model\.)?layers\.({layers})\.self_attn\.[kv]_(proj|norm)\..*"
+    return [Ignored(unused, "the layer has the keys and values of an earlier one")]
 
 
 def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:

@@ -98,6 +98,8 @@ class CpuPagedAttention:
         block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
         check_cache(raw, block_bytes, strided=True)
         params = params or AttentionParams()
+        if KV_TYPES[dtype].group:
+            self.capture = "never"  # torch expands such latents
         if isinstance(spec, LatentSpec):
             return bind_latent(spec, block_size, dtype, raw, params)
         k_scale, v_scale = _static_scales(params, dtype)
@@ -210,6 +212,9 @@ class CpuPagedAttention:
 
     def move(self, handle: Layer | LatentLayer, sources: Tensor, targets: Tensor) -> None:
         """Copy slots, int64 [n], to other slots."""
+        if isinstance(handle, LatentLayer) and handle.packed is not None:
+            handle.packed.move(sources, targets)
+            return
         sizes = handle.sizes
         block_size, element = (sizes[2], sizes[4]) if isinstance(handle, LatentLayer) else (sizes[3], sizes[6])
         layout = BlockLayout.of(handle.spec, int(block_size), int(element))

@@ -19,6 +19,7 @@ from core.api.specs import KV_TYPES
 from core_attention.cpu_paged.latent import LatentLayer, attend_latent
 from core_attention.cpu_paged.limits import ELEMENTS
 from core_attention.cpu_paged.metadata import Metadata
+from core_attention.cpu_paged.packed_latents import PackedCache, arranged, described
 from core_platforms.cpu.checks import check_heads, check_rows
 from core_runtime.contracts import BatchView
 
@@ -37,7 +38,8 @@ def element_of(layer: LatentLayer) -> int:
 def _location(layer: LatentLayer) -> tuple[int, int, int]:
     """Return where the keys begin in a block, the numbers of a key and their element type."""
     dim, _, block_size, _, _, _ = layer.sizes
-    return int(block_size) * int(dim) * item_bytes(layer), layer.spec.index_size, element_of(layer)
+    token_bytes = int(dim) * item_bytes(layer) if layer.packed is None else layer.packed.token_bytes
+    return int(block_size) * token_bytes, layer.spec.index_size, element_of(layer)
 
 
 def item_bytes(layer: LatentLayer) -> int:
@@ -104,6 +106,9 @@ class ChosenKeys:
             return
         _check_chosen(chosen, view.num_tokens, index.top_k)
         live = sum(view.query_lens)
+        if layer.packed is not None:
+            self._attend_packed(layer, layer.packed, q_latent, q_pe, chosen[:live], metadata, out)
+            return
         blocks = -(-index.top_k // BLOCK)
         row_bytes = blocks * BLOCK * int(layer.sizes[0]) * item_bytes(layer)
         most = min(live, max(1, GATHERED_BYTES // row_bytes))
@@ -115,6 +120,33 @@ class ChosenKeys:
             here = layer._replace(pointer=self._room.data_ptr(), sizes=_sizes(layer, row_bytes // blocks))
             attend_latent(self._native, here, q_latent[rows], q_pe[rows], gathered, out[rows])
 
+    def _attend_packed(
+        self,
+        layer: LatentLayer,
+        packed: PackedCache,
+        q_latent: Tensor,
+        q_pe: Tensor,
+        chosen: Tensor,
+        metadata: Metadata,
+        out: Tensor,
+    ) -> None:
+        """Compute out over each row's chosen keys, which are expanded. chosen: int32 [live rows, top_k]."""
+        view = metadata.view
+        owners = torch.repeat_interleave(torch.arange(view.num_seqs), torch.tensor(view.query_lens))
+        blocks = -(-chosen.shape[1] // BLOCK)
+        most = max(1, GATHERED_BYTES // (blocks * BLOCK * int(layer.sizes[0]) * 2))
+        for first in range(0, len(chosen), most):
+            rows = slice(first, min(first + most, len(chosen)))
+            positions = chosen[rows].long()
+            slots = _slots(view, owners[rows], positions, packed.block_size)
+            keys = packed.keys(*(part.flatten() for part in (slots // packed.block_size, slots % packed.block_size)))
+            room = torch.zeros(len(positions), blocks * BLOCK, keys.shape[1], dtype=keys.dtype)
+            room[:, : positions.shape[1]] = keys.view(*positions.shape, -1)
+            lengths = (positions >= 0).sum(1, dtype=torch.int32)
+            step = _step_of_rows(view, rows, lengths, blocks, positions.shape[1])
+            here = layer.reading(arranged(room.flatten(0, 1), BLOCK), BLOCK)
+            attend_latent(self._native, here, q_latent[rows], q_pe[rows], described(step), out[rows])
+
     def _gather(
         self, layer: LatentLayer, chosen: Tensor, rows: slice, metadata: Metadata, blocks: int, row_bytes: int
     ) -> Metadata:
@@ -125,16 +157,31 @@ class ChosenKeys:
             chosen.data_ptr(), chosen.stride(0), chosen.shape[1], rows.start, count, self._room.data_ptr(), blocks * BLOCK,
             lengths.data_ptr(), *_places(layer, metadata), int(layer.sizes[0]), int(layer.sizes[4]),
         )  # fmt: skip
-        starts = torch.arange(count + 1, dtype=torch.int32)
-        table = torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)
-        view = metadata.view
-        step = BatchView(
-            num_tokens=count, num_seqs=count, block_size=BLOCK, max_query_len=1, max_seq_len=chosen.shape[1],
-            query_lens=[1] * count, seq_lens_list=[], cu_seqlens_q=starts, seq_lens=lengths, block_table=table,
-            slot_mapping=view.slot_mapping[rows], positions=view.positions[rows],
-        )  # fmt: skip
-        tables = (starts.data_ptr(), lengths.data_ptr(), table.data_ptr(), blocks, count)
-        return Metadata(step, tables, 0)
+        return described(_step_of_rows(metadata.view, rows, lengths, blocks, chosen.shape[1]))
+
+
+def _step_of_rows(view: BatchView, rows: slice, lengths: Tensor, blocks: int, longest: int) -> BatchView:
+    """Return a step in which each row is a sequence of its own. lengths: keys of each. blocks: of each, one after the other."""
+    count = rows.stop - rows.start
+    return BatchView(
+        num_tokens=count, num_seqs=count, block_size=BLOCK, max_query_len=1, max_seq_len=longest,
+        query_lens=[1] * count, seq_lens_list=[], cu_seqlens_q=torch.arange(count + 1, dtype=torch.int32),
+        seq_lens=lengths, block_table=torch.arange(count * blocks, dtype=torch.int32).view(count, blocks),
+        slot_mapping=view.slot_mapping[rows], positions=view.positions[rows],
+    )  # fmt: skip
+
+
+def _slots(view: BatchView, owners: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    """Return the slots of positions, int64 [rows, K], in the sequences `owners`, int64 [rows]; those of -1 mean nothing."""
+    places = positions.clamp(min=0)
+    blocks = view.block_table[owners.unsqueeze(1), places // block_size].long()
+    slots = blocks * block_size + places % block_size
+    if view.tails is not None:
+        depth = view.tails.shape[1]
+        nth = places - (view.seq_lens[owners].unsqueeze(1) - depth)
+        tails = view.tails[owners].long().gather(1, nth.clamp(0, depth - 1))
+        slots = torch.where((nth >= 0) & (tails >= 0), tails, slots)
+    return slots
 
 
 def _sizes(layer: LatentLayer, block_bytes: int) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ ELEMENTS = {  # the kernel's number of each KV type
     "fp8_per_token_head": 3,
     "int8_per_token_head": 5,
     "k8v4_per_token_head": 6,
+    "fp8_ds_mla": 1,  # the keys of an index, and the expanded latents, are bfloat16
 }
 HEAD_MULTIPLE = 8
 MIN_HEAD_SIZE = 16
@@ -74,6 +75,8 @@ def unsupported(query: AttentionQuery) -> list[Reason]:
 
 def _head_reasons(spec: AttentionSpec, dtype: str) -> list[Reason]:
     reasons = []
+    if dtype in KV_TYPES and KV_TYPES[dtype].group:
+        reasons.append(Reason("kv_cache_dtype", "a type for layers without latents", dtype))
     multiple = CODED_MULTIPLE if dtype in KV_TYPES and KV_TYPES[dtype].packed > 1 else HEAD_MULTIPLE
     for size in (spec.head_size, spec.head_size_v):
         if size % multiple or not MIN_HEAD_SIZE <= size <= MAX_HEAD_SIZE:
@@ -98,7 +101,10 @@ def _latent_reasons(spec: LatentSpec, dtype: str) -> list[Reason]:
         reasons.append(Reason("rope_size", f"an even number up to {most}", str(spec.rope_size)))
     if spec.index_size > MAX_INDEX_SIZE:
         reasons.append(Reason("index_head_dim", f"at most {MAX_INDEX_SIZE}", str(spec.index_size)))
-    if dtype in KV_TYPES and KV_TYPES[dtype].scaled:
+    group = KV_TYPES[dtype].group if dtype in KV_TYPES else 0
+    if group and spec.rank % group:
+        reasons.append(Reason("rank", f"a multiple of {group}, whose numbers share a scale", str(spec.rank)))
+    if dtype in KV_TYPES and KV_TYPES[dtype].scaled and not group:
         expected = "a type without scales of single tokens, for latent layers"
         reasons.append(Reason("kv_cache_dtype", expected, dtype))
     return reasons

@@ -25,7 +25,7 @@ def core_spec() -> PluginSpec:
         summary="paged attention with torch's scaled_dot_product_attention; the reference",
         capabilities={
             "layer_kinds": ["full", "sliding", "latent", "state"],
-            "kv_dtypes": list(KV_TYPES),
+            "kv_dtypes": [name for name, kind in KV_TYPES.items() if not kind.group],
             "window": True,
             "cap": True,
             "sinks": True,

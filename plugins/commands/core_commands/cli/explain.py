@@ -123,6 +123,7 @@ def _print_memory(plan: MemoryPlan) -> None:
         ["", "", f"{_tokens(plan)} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
         ["", "", f"groups of layers: {groups}{states}"],
         *([["", "", f"stored as {types}"]] if types else []),
+        *([["", "", f"{plan.readers} more layers read those of earlier ones"]] if plan.readers else []),
         ["  workspace", human_bytes(plan.workspace), "buffers of the largest step; untouched pages cost nothing"],
     ]
     print_table(("  what", "size", "of"), rows)

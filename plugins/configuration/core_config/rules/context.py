@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from core.api.specs import AttentionSpec, LatentSpec, StateSpec
+from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec, StateSpec
 from core.args.schema import flag_of
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
@@ -72,6 +72,11 @@ def context_divides_equal_heads(facts: Facts) -> Findings:
         yield Problem(
             f"--decode-context-parallel-size {size}: layers of the model choose keys by an index, and no rank would have the "
             "scores of all keys; leave it out."
+        )
+    dtype = facts["kv_cache_dtype"]
+    if dtype in KV_TYPES and KV_TYPES[dtype].group:
+        yield Problem(
+            f"--kv-cache-dtype {dtype}: not with --decode-context-parallel-size {size} yet; leave one of them out."
         )
     for mixer in mixers:
         copies = _copies(mixer, ranks)

@@ -5,11 +5,17 @@ Owns: those rules and their order, and `snapshot_every`. Called by: the table (`
 
 from __future__ import annotations
 
+from typing import Final
+
 from core.api.specs import STATE_DTYPE
 from core.args.schema import flag_of
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 from core_config.stages.settings import Settings
 from core_runtime.specs.kv_types import state_dtype
+from core_runtime.specs.tail import first_of_tail
+
+OF_HIDDEN_STATES: Final = ("eagle", "eagle3", "medusa", "mlp_speculator")
+"""Methods whose drafts read the model's hidden states, besides those that end in `mtp`."""
 
 
 def prefixes_are_matched_in_blocks(facts: Facts) -> Findings:
@@ -53,6 +59,24 @@ def state_types_need_states(facts: Facts) -> Findings:
             yield Warn(f"{flag_of(name)} {facts[name]} has no effect on this model, whose layers have no state.")
 
 
+def skipped_rows_need_shared_keys(facts: Facts) -> Findings:
+    """Rows are left out of layers that store no keys and values, where nobody reads the hidden states of a prompt."""
+    if not facts["kv_sharing_fast_prefill"] or facts.spec is None:
+        return
+    method = facts.speculative.get("method")
+    if first_of_tail(facts.spec) is None:
+        yield Warn(
+            "--kv-sharing-fast-prefill has no effect on this model, whose last layers have keys and values of their own."
+        )
+    elif facts.pooling is not None:
+        yield Problem("--kv-sharing-fast-prefill: every token of a text that is pooled is read; leave it out.")
+    elif isinstance(method, str) and (method in OF_HIDDEN_STATES or method.endswith("mtp")):
+        yield Problem(
+            f"--kv-sharing-fast-prefill: drafts by {method} read the hidden states of all tokens of a prompt; leave it out, or "
+            "choose another --speculative-config.method, such as ngram or draft_model."
+        )
+
+
 def snapshot_every(settings: Settings) -> int:
     """Return the distance in tokens at which states are kept in any case; 0: none are."""
     interval: int | None = settings["prefix_cache_retention_interval"]
@@ -75,6 +99,7 @@ def rounding_by_chance_needs_float16(facts: Facts) -> Findings:
 
 RULES: tuple[Rule, ...] = (
     Rule(rounding_by_chance_needs_float16),
+    Rule(skipped_rows_need_shared_keys, "memory"),
     Rule(prefixes_are_matched_in_blocks, "memory"),
     Rule(states_are_kept_at_block_edges, "memory"),
     Rule(kept_states_need_states, "memory"),

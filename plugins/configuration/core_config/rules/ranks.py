@@ -18,6 +18,7 @@ WHOLE = (
     "enable_prompt_embeds",
     "keep_kv",
     "keep_weights",
+    "kv_sharing_fast_prefill",
     "profiler_config",
     "state_canary",
     "weight_transfer_config",

@@ -7,8 +7,9 @@ Called by: resolve, explain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from core.api.errors import UserError
 from core.api.specs import (
@@ -25,7 +26,8 @@ from core.api.specs import (
     Unsupported,
 )
 from core.api.step_limits import StepLimits
-from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
+from core.kv.groups import blocks_of_sequence, longest_sequence
+from core_runtime.specs.kv_groups import stored_bytes
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stage_groups import groups_of_stages, stages_page_bytes
 from core_runtime.specs.stages import Range
@@ -49,6 +51,7 @@ class MemoryPlan:
     max_model_len: tokens of the longest request.
     groups: groups of layers that share a block table.
     layer_dtypes: storage type of each layer's keys and values; empty: all have that of the cache.
+    readers: layers that read the keys and values of another one, and store none.
     max_step_tokens: limit of tokens of one sequence in a step.
     proposer: bytes of the additional weights for drafts.
     limits: limits of a step of the model.
@@ -68,8 +71,9 @@ class MemoryPlan:
     block_size: int
     workspace: int = 0
     max_model_len: int = 0
-    groups: tuple[KVGroup, ...] = single_group(1)
+    groups: tuple[KVGroup, ...] = (KVGroup("full", (0,)),)
     layer_dtypes: tuple[str, ...] = ()
+    readers: int = 0
     max_step_tokens: int = 0
     proposer: int = 0
     limits: StepLimits = NO_LIMITS
@@ -109,8 +113,8 @@ class MemoryPlan:
     @property
     def kept_layers(self) -> dict[str, int]:
         """Return the number of layers with keys and values by storage type, where the types differ."""
-        states = {layer for group in self.groups if group.kind == "state" for layer in group.layers}
-        return dict(Counter(dtype for layer, dtype in enumerate(self.layer_dtypes) if layer not in states))
+        keyed = {layer for group in self.groups if group.kind != "state" for layer in group.layers}
+        return dict(Counter(dtype for layer, dtype in enumerate(self.layer_dtypes) if layer in keyed))
 
     @property
     def tokens(self) -> int:
@@ -151,6 +155,7 @@ def kv_groups(
     drafts: bool = False,
     state_dtype: str = STATE_DTYPE,
     stages: Sequence[Range] = (),
+    lenders: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[tuple[KVGroup, ...], int]:
     """Return the groups of all layers, and the bytes of one block of the pool.
 
@@ -159,6 +164,7 @@ def kv_groups(
     hybrid, strided, drafts: see `group_layers`.
     state_dtype: storage type of states.
     stages: mixers of each stage; empty: there is one.
+    lenders: see `DecoderShape.lenders`; these mixers store nothing.
     """
     windows: list[int | None] = []
     layer_bytes: list[int] = []
@@ -171,6 +177,7 @@ def kv_groups(
         else:
             windows.append(mixer.window)
             layer_bytes.append(block_bytes([mixer], block_size, dtypes[index]))
+    layer_bytes = stored_bytes(layer_bytes, lenders)
     held = stages or [(0, len(mixers))]
     groups = groups_of_stages(windows, layer_bytes, held, hybrid=hybrid, strided=strided, states=states, drafts=drafts)
     return groups, stages_page_bytes(groups, layer_bytes, held)

@@ -86,6 +86,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         workspace,
         groups=groups,
         layer_dtypes=layer_dtypes,
+        readers=len(_lenders(spec, attempt)),
         max_step_tokens=scheduler.max_step_tokens,
         proposer=proposer,
         limits=limits,
@@ -120,10 +121,20 @@ def _planned_groups(
         drafts=scheduler_config(settings).num_speculative_tokens > 0,
         state_dtype=settled_state_dtype(settings),
         stages=stages,
+        lenders=_lenders(spec, attempt),
     )
     # A block has a part on each rank; those of this host count.
     facts.block_bytes = -(-of_rank * settings["tensor_parallel_size"] // settings["nnodes"])
     return groups
+
+
+def _lenders(spec: ModelSpec, attempt: Attempt) -> dict[int, int]:
+    """Return the mixers of model and draft, numbered through, that store nothing; see `DecoderShape.lenders`."""
+    found = dict(spec.lenders)
+    if attempt.draft is not None and attempt.draft.decoder is not None:
+        first = len(spec.mixers)
+        found |= {first + index: first + lender for index, lender in attempt.draft.decoder.lenders.items()}
+    return found
 
 
 def _planned_offload(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> PlannedOffload:

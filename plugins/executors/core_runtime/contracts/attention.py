@@ -87,7 +87,9 @@ class AttentionParams:
 @runtime_checkable
 class AttentionBackend(Protocol):
     """Kind `attention`, layers of kind `full` and `sliding`: K and V are written first, then attention reads only the cache.
-    A block table may name blocks that another sequence of the same step writes, if they share a prefix.
+    A block table may name blocks that another sequence of the same step writes, if they share a prefix. A layer that reads the
+    keys of an earlier one binds that layer's cache again, and calls `forward` alone; a step may then have the last rows of its
+    sequences alone.
 
     A backend that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype never gets `params`. Optional parts:
     `RecordableBackend`, `MovesKeys`, `TurnsHeads`, `SumsParts`.

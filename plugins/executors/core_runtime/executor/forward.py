@@ -22,6 +22,7 @@ from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.input_embeddings import InputEmbeddings
+from core_runtime.executor.tail_rows import Rows, Tail
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.models.mixers.state import StateMixer
@@ -95,6 +96,7 @@ class ForwardPass:
     rows_each: see `recorder_of`.
     ragged: whether a recording for `rows_each` rows a sequence serves sequences with fewer rows, too.
     adapters: adapters of the model; None: there are none.
+    tail: the last blocks, which compute only rows whose results are read; None: all blocks compute all rows.
 
     adapted: rows of the adapters' tables that the current step uses; the caller sets them before the step.
     has_head: whether this part of the model computes logits; otherwise those of all rows are empty.
@@ -110,11 +112,14 @@ class ForwardPass:
         rows_each: int = 1,
         ragged: bool = False,
         adapters: PlacedAdapters | None = None,
+        tail: Tail | None = None,
     ) -> None:
         self.model = model
+        self.tail = tail
         self.adapters = adapters
         self.adapted: tuple[int, ...] = ()
         self.has_head = not isinstance(model, Decoder) or model.head is not None
+        self._wanted: Rows | None = None
         self._no_logits = torch.empty(model.max_logits, 0)
         self.groups = groups
         self.buffers = buffers
@@ -128,18 +133,26 @@ class ForwardPass:
         self._planning = [(one, group) for (_, group), one in backends.items() if isinstance(one, PlansRecorded)]
 
     def run(
-        self, views: Sequence[BatchView], taken: DeviceTokens | None = None, given: InputEmbeddings | None = None
+        self,
+        views: Sequence[BatchView],
+        taken: DeviceTokens | None = None,
+        given: InputEmbeddings | None = None,
+        wanted: Rows | None = None,
     ) -> None:
         """Compute the residual stream of the step's tokens.
 
         views: one per KV group.
         taken: input tokens that only the device has.
         given: embeddings that replace those of some of the tokens.
+        wanted: int64 [K], the rows whose results are read, the last ones of some sequences: row i of the residual stream is
+            then that of `wanted[i]`. Only where there is a `tail`; None: all.
         """
+        self._wanted = wanted
         view = views[0]
         num_tokens = view.num_tokens
-        # A recording has fixed arguments: it can express neither trees nor spans nor embeddings, nor every adapter.
-        is_special = view.tails is not None or view.sees_to is not None or given is not None
+        # A recording has fixed arguments: it can express neither trees nor spans nor embeddings, nor rows that are left out,
+        # nor every adapter.
+        is_special = view.tails is not None or view.sees_to is not None or given is not None or wanted is not None
         if is_special or not self._is_recordable:
             if given is not None and given.places is not None:
                 self._turn(given.media, given.places)
@@ -166,6 +179,7 @@ class ForwardPass:
         """
         count = taken.count
         kind = self._name(DECODE)
+        self._wanted = None
         if self._planning or not self._is_recordable or not self.recorder.has(kind, count):
             self.run(views(), taken)
             return
@@ -262,7 +276,10 @@ class ForwardPass:
         """
         if self.adapters is not None:
             assert self.buffers.adapter_rows is not None, "a model with adapters has room for their rows"
-            self.adapters.begin(self.adapted if self.changes_head else (), self.buffers.adapter_rows.tensor)
+            rows = self.buffers.adapter_rows.tensor
+            if self._wanted is not None:
+                rows = rows[torch.from_numpy(self._wanted).to(rows.device)]
+            self.adapters.begin(self.adapted if self.changes_head else (), rows)
 
     def hidden(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the last hidden states [R, H] of rows [R] of the latest step, at most `max_logits`; valid until the
@@ -293,12 +310,16 @@ class ForwardPass:
 
     def replay(self, count: int) -> None:
         """Replay decoding and head for `count` sequences, when `captured`; `logits_view` then has all logits."""
+        self._wanted = None
         self.recorder.run(self._name(DECODE), count, count, _never)
         if self.has_head:
             self.recorder.run(HEAD, count, 0, _never)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
-        """Copy keys and values of some of the step's tokens, in all layers, to the places of others. moves: (from, to)."""
+        """Copy keys and values of some of the step's tokens, in all layers that store them, to the places of others.
+
+        moves: (from, to).
+        """
         rows = np.array(moves, np.int64)
         device = self.buffers.logit_rows.tensor.device
         places = []
@@ -306,6 +327,8 @@ class ForwardPass:
             slots = torch.from_numpy(mapping.array[rows])
             places.append(slots.to(device))
         for mixer, group in zip(self.model.mixers, self.groups, strict=True):
+            if mixer.borrows:
+                continue
             sources, targets = places[group].unbind(1)
             mixer.backend.move(mixer.handle, sources, targets)
 
@@ -323,7 +346,23 @@ class ForwardPass:
         if self.adapters is not None:
             assert self.buffers.adapter_rows is not None, "a model with adapters has room for their rows"
             self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor[: view.num_tokens])
-        self.model.forward(token_ids, view.positions if view.rotary is None else view.rotary, metadata)
+        positions = view.positions if view.rotary is None else view.rotary
+        if self._wanted is None:
+            self.model.forward(token_ids, positions, metadata)
+            return
+        assert self.tail is not None, "only then are rows left out"
+        step = self.tail.step(views, self._wanted, self._build, self._begin_tail)
+        self.tail.model.forward(token_ids, positions, metadata, step)
+
+    def _build(self, views: Sequence[BatchView]) -> list[Any]:
+        """Build the metadata of the tail's mixers."""
+        assert self.tail is not None
+        return self._metadata(views, self.tail.first_mixer)
+
+    def _begin_tail(self, rows: Tensor) -> None:
+        """Set what the rows of a tail, int64 [K], depend on."""
+        if self.adapters is not None and self.buffers.adapter_rows is not None:
+            self.adapters.begin(self.adapted, self.buffers.adapter_rows.tensor[rows])
 
     def _compute_unrecorded(self, views: Sequence[BatchView], given: InputEmbeddings | None) -> None:
         """Run the blocks without a recording: for trees, given embeddings and some adapters."""
@@ -419,11 +458,11 @@ class ForwardPass:
             fixed.append(replace(shared, block_table=block_table, slot_mapping=slot_mapping, state_sources=sources))
         return fixed
 
-    def _metadata(self, views: Sequence[BatchView]) -> list[Any]:
-        """Build the attention metadata of each layer, once for each backend and KV group."""
+    def _metadata(self, views: Sequence[BatchView], first: int = 0) -> list[Any]:
+        """Build the attention metadata of each mixer from `first` on, once for each backend and KV group."""
         built: dict[tuple[int, int], Any] = {}
         metadata: list[Any] = []
-        for mixer, group in zip(self.model.mixers, self.groups, strict=True):
+        for mixer, group in zip(self.model.mixers[first:], self.groups[first:], strict=True):
             key = id(mixer.backend), group
             if key not in built:
                 built[key] = mixer.build(views[group])

@@ -17,7 +17,6 @@ from torch import Tensor
 from core.api.config import CacheConfig, EngineConfig
 from core.api.errors import PluginError
 from core.api.specs import MixerSpec
-from core.kv.groups import single_group
 from core.plugin.table import PluginTable
 from core_runtime.contracts import AttentionParams, FetchesWeights
 from core_runtime.executor.device import Device
@@ -39,6 +38,7 @@ from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.models.tensors.prepared import Recorder
 from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.kv_groups import group_layers, stored_bytes
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
 from core_runtime.specs.profile_settings import profile_settings_of
@@ -59,6 +59,7 @@ class ModelInstance:
     cache: configuration of the KV cache.
     backends: attention backend of each layer, by its place in the model.
     learned: scales of an 8-bit cache from the checkpoint, by the number of a mixer.
+    lenders: numbers of mixers that store nothing, and of those whose blocks they read.
     groups: KV group of each layer; empty until a cache is bound.
     store: parts of the model, which newer weights may reuse; None for modules of transformers.
     part_numerics: see `Packing.numerics`.
@@ -69,6 +70,7 @@ class ModelInstance:
     cache: CacheConfig
     backends: list[Any]
     learned: dict[int, AttentionParams]
+    lenders: dict[int, int] = field(default_factory=dict)
     groups: list[int] = field(default_factory=list)
     store: PartStore | None = None
     part_numerics: str = ""
@@ -84,7 +86,8 @@ class ModelInstance:
         return {backend.numerics for backend in self.backends}
 
     def layer_bytes(self, first_layer: int = 0) -> list[int]:
-        """Return the bytes of one block of each layer, or of a sequence's state in it. first_layer: see `bind`.
+        """Return the bytes of one block of each layer, or of a sequence's state in it; 0 for a layer that reads another
+        one's blocks. first_layer: see `bind`.
 
         Raises PluginError when a backend needs more than planned.
         """
@@ -92,18 +95,19 @@ class ModelInstance:
         layers = zip(self.model.mixers, self.backends, strict=True)
         for layer, (mixer, backend) in enumerate(layers, first_layer):
             sizes.append(mixer.layer_bytes(backend, self._cache_of(layer)))
-        return sizes
+        return stored_bytes(sizes, self.lenders)
 
     def bind(self, memory: KVMemory, first_layer: int) -> None:
         """Bind each layer to its buffer. first_layer: number of this model's first layer in the memory's groups."""
         self.groups = []
         layers = zip(self.model.mixers, self.backends, strict=True)
         for index, (mixer, backend) in enumerate(layers):
-            layer = first_layer + index
+            place = self.lenders.get(index, index)
+            layer = first_layer + place
             buffer = memory.of_layer(layer)
             cache = self._cache_of(layer)
             # The checkpoint's scales are those of the whole cache's type.
-            scales = self.learned.get(index) if cache.dtype == self.cache.dtype else None
+            scales = self.learned.get(place) if cache.dtype == self.cache.dtype else None
             mixer.bind_cache(backend, cache, buffer, scales)
             self.groups.append(memory.group_of_layer(layer))
 
@@ -179,7 +183,9 @@ def build(
         model.fetch = store.host.finish()
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
     learned = _by_mixer(spec, scales)
-    return ModelInstance(spec, model, config.cache, backends, learned, store=store, part_numerics=packing.numerics)
+    return ModelInstance(
+        spec, model, config.cache, backends, learned, spec.lenders, store=store, part_numerics=packing.numerics
+    )
 
 
 def _host_weights(config: EngineConfig, spec: ModelSpec, device: Device) -> HostWeights | None:
@@ -263,7 +269,7 @@ def share_cache(
     layer_bytes: list[int] = []
     for instance in instances:
         layer_bytes += instance.layer_bytes(len(layer_bytes))
-    groups = cache.groups or single_group(len(layer_bytes))
+    groups = cache.groups or group_layers([None] * len(layer_bytes), layer_bytes)
     num_blocks = num_blocks_of(cache, groups, layer_bytes)
     kept = None if file is None else (file, cache.block_size)
     memory = KVMemory(device, groups, layer_bytes, num_blocks, kept)

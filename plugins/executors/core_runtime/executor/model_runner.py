@@ -178,9 +178,10 @@ class ModelRunner:
                 rows = self.forward.recorder.size(kind, count) or count
                 return self._draw(kind, count, rows)
             views = self.batch.views(step)
-            self.batch.buffers.logit_rows.array[:count] = step.positions
+            wanted = self._wanted(step, None)
+            self.batch.buffers.logit_rows.array[:count] = step.positions if wanted is None else np.arange(count)
             rows = self.forward.choose(count, kind)
-            self.forward.run(views, taken)
+            self.forward.run(views, taken, wanted=wanted)
             return self._draw(kind, count, rows)
 
     def _draw(self, kind: str, count: int, rows: int) -> torch.Tensor | None:
@@ -260,19 +261,38 @@ class ModelRunner:
             self.pooler.begin(step, self.batch)
         views = self.batch.views(step)
         self._fill_states(step)
-        self.forward.run(views, given=self._given(step))
+        given = self._given(step)
+        wanted = self._wanted(step, given)
+        self.forward.run(views, given=given, wanted=wanted)
         # A step that continues computes only generated tokens.
         if self.batch.scored and not step.continues and self.forward.has_head:
             score_prompts(step, self.batch, result, self._logits, self.max_logits, self.sampler)
         if self.pooler is not None:
             self.pooler.run(step, self.batch, result)
         num_rows = len(step.positions)
+        positions = step.positions if wanted is None else np.arange(num_rows)
         for start in range(0, num_rows, self.max_logits):
             end = start + self.max_logits
-            logits = self._logits(step.positions[start:end])
+            logits = self._logits(positions[start:end])
             self.sampler.sample(logits, self.batch.rows, start, self._run_sampling)
         if 0 < num_rows <= self.max_logits:
             step.logits = logits  # a step that continues this one replays into the same rows
+
+    def _wanted(self, step: StepInput, given: InputEmbeddings | None) -> NDArray[np.int64] | None:
+        """Return the rows of a step that its last blocks compute, those that sample; None: all rows.
+
+        All are computed where prompts are scored or pooled, where answers name the chosen experts, for drafts that read
+        hidden states, for drafts that are trees, and for pictures that some blocks add to.
+        """
+        if self.forward.tail is None or step.continues or step.trees is not None or self.facts is not None:
+            return None
+        if self.pooler is not None or (self.proposer is not None and self.proposer.needs_hidden):
+            return None
+        if isinstance(self.drafting, HeadsPass) or (self.drafting is not None and self.drafting.states is not None):
+            return None
+        if len(step.positions) == step.num_tokens or (self.batch.scored and scores_some(step, self.batch)):
+            return None
+        return step.positions if given is None or given.added is None else None
 
     def _fill_states(self, step: StepInput) -> None:
         """Fill the states of cross attention of the sequences that begin in this step."""

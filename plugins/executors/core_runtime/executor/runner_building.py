@@ -32,6 +32,7 @@ from core_runtime.executor.ranks import Ranks, RankSampler
 from core_runtime.executor.steps.ahead import StepsAhead
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
+from core_runtime.executor.tail_rows import Tail
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.state_ops.cross_attention import encoder_shape
 from core_runtime.models.told_experts import ToldExperts
@@ -40,6 +41,7 @@ from core_runtime.sampling.drafts.acceptance import acceptance_rule
 from core_runtime.sampling.sampler import Sampler
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.draft_config import draft_of
+from core_runtime.specs.tail import first_of_tail, skips_rows
 from core_tokens.answer_facts import ROUTED_EXPERTS, SAMPLING_MASK
 
 
@@ -169,7 +171,13 @@ class RunnerBuilder:
             rows_each=rows_each,
             ragged=self._padding,
             adapters=self._adapters,
+            tail=self._tail(),
         )
+
+    def _tail(self) -> Tail | None:
+        """Return the last blocks of the model, where these leave rows out."""
+        first = first_of_tail(self._target.spec) if skips_rows(self._config) else None
+        return Tail(self._model, first) if first is not None and isinstance(self._model, Decoder) else None
 
     def _sampler(self) -> Sampler:
         config = self._config

@@ -37,6 +37,7 @@ from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
 from core_runtime.models.step_views import StepViews, copies_rows
 from core_runtime.models.streams import StreamsStep
+from core_runtime.models.tail import TailStep, move_rows
 from core_runtime.models.taps import Taps
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
 from core_runtime.specs.rope_spec import RopeSpec
@@ -143,17 +144,21 @@ class Decoder:
             norm = None if weights.head is None else weights.head.norm
             self._taps = Taps(spec, kernels, workspace, max_tokens, norm)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any], tail: TailStep | None = None
+    ) -> Tensor:
         """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata of each mixer.
 
         A part of the model without the embedding continues from the residual stream in the workspace.
 
-        Returns the residual stream [T, H], a view of the workspace that is valid until the next step. Only kernels and
-        attention backends are called, on buffers that depend on T alone.
+        tail: the rows of the last blocks; None: all.
+
+        Returns the residual stream [T, H], with a tail [K, H], a view of the workspace that is valid until the next step.
+        Without a tail, only kernels and attention backends are called, on buffers that depend on T alone.
         """
         if self.embedding is not None:
             self.embed(token_ids, positions)
-        return self.run_blocks(positions, metadata)
+        return self.run_blocks(positions, metadata, tail)
 
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """Return the residual stream [T, H] at the entry of the first block, from token_ids and positions, int64 [T].
@@ -172,9 +177,9 @@ class Decoder:
         self.draft_entry(taken, views.residual)
         return views.residual
 
-    def run_blocks(self, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
-        """Return the residual stream [T, H] at the exit of the last block. The workspace must hold the stream at the
-        entry of the first block.
+    def run_blocks(self, positions: Tensor, metadata: Sequence[Any], tail: TailStep | None = None) -> Tensor:
+        """Return the residual stream [T, H] at the exit of the last block, with a tail [K, H]. The workspace must hold the
+        stream at the entry of the first block.
         """
         views = self._views(positions.shape[0])
         steps = iter(metadata)
@@ -187,17 +192,21 @@ class Decoder:
             self.fetch.begin()
         for index, (spec, block, halves) in enumerate(blocks):
             number = self.spec.first_block + index
+            if tail is not None and index == tail.first:
+                views, positions, steps = self._narrow(views, tail)
             if self.ranges is not None:
                 self.ranges.begin(number)
             if self.fetch is not None:
                 self.fetch.before(number)
-            if spec.aside:
+            if tail is not None and not len(positions):
+                pass  # nobody reads this step's results; weights in host memory are fetched in turn all the same
+            elif spec.aside:
                 put_aside(self.kernels, block, views, positions, next(steps))
             else:
                 self._block(index, spec, block, halves, views, positions, steps)
             if self.fetch is not None:
                 self.fetch.after(number)
-        if self.streams is not None:
+        if self.streams is not None and len(positions):
             self.streams.finish(views)
         if self.ranges is not None:
             self.ranges.end()
@@ -311,6 +320,19 @@ class Decoder:
             self._add(*self._added, index, views)
         if self._taps is not None:
             self._taps.after_block(index, views.residual)
+
+    def _narrow(self, views: StepViews, tail: TailStep) -> tuple[StepViews, Tensor, Iterator[Any]]:
+        """Move the rows of a tail to the beginning of all buffers that its blocks read. Returns their views, positions and
+        metadata.
+        """
+        # The norm of the first block's input may have been computed with the end of the block before it.
+        for buffer in (views.residual, views.normed):
+            move_rows(buffer, tail.rows)
+        for part in (self.layer_inputs, self.streams):
+            if part is not None:
+                part.move(len(views.residual), tail.rows)
+        tail.begin()
+        return self._views(len(tail.rows)), tail.positions, iter(tail.metadata)
 
     def _enter(self, spec: BlockSpec, block: BlockWeights, views: StepViews) -> None:
         """Do what comes before the mixer, which may add its branch to the residual stream directly."""

@@ -16,6 +16,7 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace, by_heads
 from core_runtime.models.norm import Norm
+from core_runtime.models.tail import move_rows
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 
@@ -71,6 +72,10 @@ class LayerInputsStep:
         self._weights.norm.heads(views.by_block)
         self._kernels.add(views.tokens, views.inputs)
         self._kernels.scale(views.inputs, math.sqrt(0.5))
+
+    def move(self, num_tokens: int, rows: Tensor) -> None:
+        """Move rows, int64 [K], of the inputs of a step of `num_tokens` rows to its first K ones."""
+        move_rows(self._views(num_tokens).inputs, rows)
 
     def __call__(self, index: int, linears: Mapping[str, Linear], norm: Norm, x: Tensor, branch: Tensor) -> None:
         """Write the part of block `index` to branch [T, H], from the stream x [T, H]. linears: of the block, by role."""

@@ -21,6 +21,7 @@ from core_runtime.layers.linear import Linear
 from core_runtime.layers.workspace import Workspace, by_heads
 from core_runtime.models.norm import Norm
 from core_runtime.models.step_views import StepViews
+from core_runtime.models.tail import move_rows
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 LEAST_SQUARE: Final = 1e-5
@@ -139,6 +140,10 @@ class StreamsStep:
         views.residual.copy_(streams[:, 0])
         scaled = views.residual if block.scale is None else (views.residual * block.scale).to(views.residual.dtype)
         views.normed.copy_(scaled)
+
+    def move(self, num_tokens: int, rows: Tensor) -> None:
+        """Move rows, int64 [K], of all streams of a step of `num_tokens` rows to its first K ones."""
+        move_rows(self._views(num_tokens).streams, rows)
 
     def add(self, branch: Tensor) -> None:
         """Add branch [T, H] to all streams but the first."""

@@ -5,7 +5,12 @@ Owns: the vocabulary of these rules. Never does: apply them (`core_runtime.model
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+PADDED: Final = 64
+"""Rows of a vocabulary are padded to a multiple of this number where a file has such rows (vLLM)."""
 
 
 class Rename(msgspec.Struct, frozen=True, tag=True):
@@ -41,18 +46,20 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cut(msgspec.Struct, frozen=True, tag=True):
-    """A tensor whose rows are those of several tensors, one after another, in equal numbers.
+    """A tensor whose rows are those of one or several tensors, one after another, in equal numbers.
 
     pattern: the whole name, after renames.
     to: name of a tensor, with `\\1` for groups of the pattern, and `{piece}`.
     pieces: names of the tensors, in the order of their rows.
     run: rows of a tensor that lie together before as many of the next one, and so on in turns; 0: all of them.
+    rows: rows of each tensor, where their numbers differ; the last ones, up to a multiple of `PADDED`, may be padding.
     """
 
     pattern: str
     to: str
     pieces: tuple[str, ...]
     run: int = 0
+    rows: tuple[int, ...] = ()
 
 
 class Copied(msgspec.Struct, frozen=True, tag=True):

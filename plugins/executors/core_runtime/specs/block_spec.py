@@ -83,8 +83,8 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     temperature: scaling of the queries, or None.
     latent_scales: factors of the normalized latents of queries and of keys, in latent attention.
     latent_eps: epsilon of the norms of these latents.
-    lends, borrows: name under which a block keeps its keys and values of a step, before their norms, for later blocks, and
-        under which such a block finds them. It has no projections of its own for them, but stores them on its own.
+    lends, borrows: name of the keys and values that a block stores for later blocks as well, and under which such a block
+        reads them. It has no projections for keys and values, and no place in the cache.
     latent_gate: whether queries with a latent are computed from two latents side by side, the normed and the plain one, by a
         matrix that also has rows for a gate of the heads' output after each head's (A.X K2).
     index_pairs: whether the rotating numbers of an index's queries and keys are neighbouring pairs in the checkpoint.
@@ -120,7 +120,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_plain(self) -> bool:
         """Whether there are kernels for all operations around the backend."""
-        opens = (not self.gate or self.opening == "sigmoid") and not self.lends and not self.borrows
+        opens = not self.gate or self.opening == "sigmoid"
         return opens and self.clip is None and self.temperature is None
 
 

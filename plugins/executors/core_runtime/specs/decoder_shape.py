@@ -82,11 +82,26 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
-        """All mixers, block by block: each has a place of its own in the cache, in this order."""
+        """All mixers, block by block. Each has a place of its own in the cache, in this order, except those of `lenders`."""
         found: list[MixerSpec] = []
         for block in self.blocks:
             found += block.mixers
         return tuple(found)
+
+    @property
+    def lenders(self) -> dict[int, int]:
+        """Numbers of the mixers that store nothing, and of the earlier ones whose keys and values they read."""
+        found: dict[int, int] = {}
+        lent: dict[str, int] = {}
+        place = 0
+        for index, block in enumerate(self.blocks):
+            heads = self.block_heads(index)
+            if heads.borrows:
+                found[place] = lent[heads.borrows]
+            elif heads.lends:
+                lent[heads.lends] = place
+            place += len(block.mixers)
+        return found
 
     def block_name(self, index: int) -> str:
         """Return the module of block `index` of this part, in canonical names."""

@@ -7,12 +7,12 @@ A block of a group holds `block_size` tokens for all layers of that group. Group
 equal in bytes and any group may use any of them. Layers that see a window then need blocks for the window only. Where layers
 differ in bytes, groups have about equally many bytes, and the layers of a group lie one after the other in a block. Layers with
 a state are in groups of their own: a state takes as many whole blocks as hold its bytes, whatever the sequence's length,
-and as many again where drafts are verified.
+and as many again where drafts are verified. A layer of zero bytes reads the blocks of another one, and is in no group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, zip_longest
 
 import msgspec
@@ -38,14 +38,14 @@ def group_layers(
     """Divide layers into groups: first the groups that keep every token, last the groups with a state.
 
     windows: of each layer; None for one that sees all keys.
-    layer_bytes: of a block of each layer, or of a sequence's state for a layer in `states`.
+    layer_bytes: of a block of each layer, or of a sequence's state for a layer in `states`; 0: the layer stores nothing.
     hybrid: False puts all layers with keys into one group.
     strided: whether the layers of a group may lie next to each other in a buffer.
     drafts: whether drafts are verified, so that a state needs blocks for a copy of it.
 
     Layers with keys whose blocks differ in bytes form one group as well, unless they may be `strided`, and none has a state.
     """
-    keyed = [layer for layer in range(len(windows)) if layer not in states]
+    keyed = keyed_layers(layer_bytes, states)
     groups: tuple[KVGroup, ...] = ()
     if keyed:
         widths = {layer_bytes[layer] for layer in keyed}
@@ -56,6 +56,18 @@ def group_layers(
             num_spare = group.num_state_blocks if drafts else 0
             groups += (msgspec.structs.replace(group, num_spare_blocks=num_spare),)
     return groups
+
+
+def keyed_layers(layer_bytes: Sequence[int], states: Collection[int]) -> list[int]:
+    """Return the layers that store keys and values."""
+    return [layer for layer, size in enumerate(layer_bytes) if size and layer not in states]
+
+
+def stored_bytes(sizes: Sequence[int], lenders: Mapping[int, int]) -> list[int]:
+    """Return the bytes of each layer without those of layers that read the blocks of another one, see
+    `DecoderShape.lenders`.
+    """
+    return [0 if layer in lenders else size for layer, size in enumerate(sizes)]
 
 
 def _keyed_groups(

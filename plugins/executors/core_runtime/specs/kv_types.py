@@ -39,7 +39,15 @@ def layer_dtypes(spec: ModelSpec, dtype: str, skipped: Sequence[str], own: str) 
             )
             raise ConfigError([problem])
         chosen |= found
-    return tuple(own if index in chosen else dtype for index in range(len(numbers)))
+    for index, lender in spec.lenders.items():
+        if index in chosen and lender not in chosen:
+            problem = (
+                f"{FLAG} {numbers[index]}: the layer reads the keys and values of layer {numbers[lender]}, and stores none; "
+                f"expected layers that store some, such as {numbers[lender]}."
+            )
+            raise ConfigError([problem])
+    stored = [spec.lenders.get(index, index) for index in range(len(numbers))]
+    return tuple(own if index in chosen else dtype for index in stored)
 
 
 def _is_meant(word: str, number: int, mixer: MixerSpec) -> bool:

@@ -97,12 +97,7 @@ def attention_parts(
     output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), heads.out_bias, summed=True)
     linears: dict[str, tuple[LayerSpec, ...]] = {"qkv": inputs, "o": (output,)}
     width = sum(part.shape[0] for part in inputs)
-    keys_and_values = a.num_kv_heads * (a.head_size + a.head_size_v)
-    if heads.borrows:
-        width += keys_and_values
     buffers = {"qkv": width, "attention": values}
-    if heads.lends:
-        buffers[f"lent_{heads.lends}"] = keys_and_values
     orders = _orders(a, prefix, heads, pairs)
     norms: dict[str, NormTensor] = {}
     if heads.query_rank:
@@ -119,8 +114,9 @@ def attention_parts(
     params: dict[str, tuple[str, tuple[int, ...]]] = {}
     if heads.norm is not None:
         norms["q"] = _head_norm(f"{prefix}.q_norm", heads.norm, a.num_heads, a.head_size)
-        norms["k"] = _head_norm(f"{prefix}.k_norm", heads.norm, a.num_kv_heads, a.head_size)
-    if heads.value_norm is not None:
+        if not heads.borrows:
+            norms["k"] = _head_norm(f"{prefix}.k_norm", heads.norm, a.num_kv_heads, a.head_size)
+    if heads.value_norm is not None and not heads.borrows:
         norms["v"] = NormTensor(f"{prefix}.v_norm", (a.head_size_v,), heads.value_norm)
     if heads.out_norm is not None:
         norms["heads_out"] = NormTensor(f"{prefix}.out_norm", (values,), heads.out_norm)

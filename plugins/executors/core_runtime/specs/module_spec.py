@@ -50,6 +50,11 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     widest: int = 0
 
     @property
+    def lenders(self) -> dict[int, int]:
+        """No attention call reads the keys and values of another one from the cache."""
+        return {}
+
+    @property
     def first_block(self) -> int:
         """Index of the first block, always 0: the model is never divided."""
         return 0

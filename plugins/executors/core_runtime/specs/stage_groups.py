@@ -15,7 +15,7 @@ from itertools import product
 import msgspec
 
 from core.api.specs import KVGroup
-from core_runtime.specs.kv_groups import MAX_GROUPS, group_layers, page_bytes, place_bytes, state_blocks
+from core_runtime.specs.kv_groups import MAX_GROUPS, group_layers, keyed_layers, page_bytes, place_bytes, state_blocks
 from core_runtime.specs.stages import Range
 
 
@@ -32,7 +32,7 @@ def groups_of_stages(
     """Divide layers into groups, see `group_layers`. stages: layers of each stage."""
     if len(stages) == 1:
         return group_layers(windows, layer_bytes, hybrid=hybrid, strided=strided, states=states, drafts=drafts)
-    keyed = [layer for layer in range(len(windows)) if layer not in states]
+    keyed = keyed_layers(layer_bytes, states)
     alike = _by_window(windows, keyed)
     is_divided = hybrid and set(alike) != {None} and len({layer_bytes[layer] for layer in keyed}) == 1
     if not is_divided:

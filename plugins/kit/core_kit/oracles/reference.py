@@ -31,6 +31,9 @@ SCALED_CACHES = {
 }
 """By KV dtype with per-token scales: the largest number of its elements, and their type."""
 CODED_CACHE = "k8v4_per_token_head"
+GROUPED_CACHE = "fp8_ds_mla"
+GROUP = 128
+"""Numbers of a latent that share a scale in such a cache."""
 LAYER_SCALES = {
     "fp8_e4m3": (16.0, 40.0),
     "fp8_e5m2": (0.5, 1.5),
@@ -171,6 +174,14 @@ def as_cached(x: Tensor, dtype: str, scale: float = 1.0, *, values: bool = False
     return stored * own_scale
 
 
+def as_grouped(c: Tensor) -> Tensor:
+    """Return latents [L, 1, R] as read back from a cache whose groups of numbers have a scale each, as FlashMLA stores them."""
+    groups = c.unflatten(-1, (-1, GROUP))
+    scales = groups.abs().amax(-1, keepdim=True) / 448.0
+    stored = (groups / scales).to(torch.float8_e4m3fn).float() * scales
+    return stored.to(torch.bfloat16).float().flatten(-2)
+
+
 @dataclass
 class Conversation:
     """The queries, keys and values of one sequence; for latent layers see `as_attention`.
@@ -199,7 +210,7 @@ class Conversation:
         if dtype in LAYER_SCALES:
             q = q / 1000
             k = k * 1000
-        scaled = dtype in SCALED_CACHES or dtype == CODED_CACHE
+        scaled = dtype in SCALED_CACHES or dtype in (CODED_CACHE, GROUPED_CACHE)
         sizes = _uneven(length, like.num_kv_heads) if scaled else torch.ones(1)
         if isinstance(spec, LatentSpec):
             c = k[..., : spec.rank] * sizes
@@ -207,6 +218,8 @@ class Conversation:
             q[..., : spec.rank] /= sizes.max()
             held_c = as_cached(c, dtype, params.k_scale)
             held_pe = as_cached(k_pe, dtype, params.k_scale)
+            if dtype == GROUPED_CACHE and not spec.rank % GROUP:
+                held_c, held_pe = as_grouped(c), as_cached(k_pe, "bfloat16")
             held_k = torch.cat([held_c, held_pe], -1)
             latent_and_key = torch.cat([c, k_pe], -1)
             return cls(q, latent_and_key, c, (held_k, held_c))

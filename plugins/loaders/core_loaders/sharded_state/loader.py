@@ -42,15 +42,15 @@ class ShardedStateLoader:
         return mapped_tensors(manifest, reads, self._strategy)
 
     def _names(self, directory: Path) -> list[str]:
-        """Return the parts of this rank, which must be the only one. Raises CheckpointError."""
+        """Return the parts of the only rank, which have whole tensors. Raises CheckpointError."""
         ranks = shards.found(self._pattern, (path.name for path in directory.iterdir()))
         first = shards.named(self._pattern, 0)
         if not ranks:
             raise CheckpointError(f"{directory}: there is no {first}; core save-sharded writes such files.")
         if list(ranks) != [shards.RANK]:
             raise CheckpointError(
-                f"{directory}: was saved by ranks {', '.join(map(str, sorted(ranks)))}, but the engine runs on one rank; "
-                "save the model again with core save-sharded."
+                f"{directory}: was saved by ranks {', '.join(map(str, sorted(ranks)))}, each of which has parts of tensors; "
+                "save the model again with core save-sharded, whose files any number of ranks reads."
             )
         parts = ranks[shards.RANK]
         for number in range(max(parts) + 1):

@@ -21,6 +21,14 @@ class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
             "A draft's layers have --kv-cache-dtype."
         ),
     ] = None
+    kv_sharing_fast_prefill: Annotated[
+        bool,
+        Arg(
+            "Where the last layers read the keys and values of earlier ones (Gemma 3n, Gemma 4), compute them for those tokens "
+            "of a prompt alone whose results are read: the last one, or all where their log-probabilities are asked for. "
+            "Changes no bit of an answer."
+        ),
+    ] = False
     prefix_match_unit: Annotated[
         int | None,
         Arg("Tokens in the unit in which prefixes are matched: as many as in a block. Unset: --block-size.", ge=1),

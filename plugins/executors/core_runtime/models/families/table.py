@@ -22,6 +22,7 @@ from core.entry_points import named, offers
 from core_runtime.models.configuration import Configuration, configuration
 from core_runtime.models.families.build import class_defaults, configuration_of, spec_of
 from core_runtime.models.families.class_heads import class_head
+from core_runtime.models.families.fused_shards import fused_shards
 from core_runtime.models.families.row import Family
 from core_runtime.models.families.wrappers import OTHER, WRAPPED, is_wrapper, outer_config, text_config
 from core_runtime.models.tensors.tensor_check import OWN_HEAD
@@ -136,6 +137,7 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     rules = _rules_of(family, manifest.config, spec)
     rules.extend(_drafting(manifest.config, len(spec.blocks)))
     rules.extend(user_ignored(manifest.config))
+    rules.extend(fused_shards(manifest, spec))
     if text_config(manifest.config).get("is_causal") is False:
         rules.append(Ignored(r"lm_head\..*", "is_causal is false, so the model gives no text"))
     if is_wrapper(manifest.config):

@@ -33,7 +33,8 @@ OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
 class AttentionViews:
     """The buffers of one step.
 
-    qkv: [T, Hq * D + gate + Hkv * (D + Dv)], queries, the gate of the output if there is one, keys and values.
+    qkv: [T, Hq * D + gate + Hkv * (D + Dv)], queries, the gate of the output if there is one, keys and values; no keys and
+        values in a block that borrows them, whose k and v have no heads.
     q: [T, Hq, D], a part of qkv, or made from the latent.
     k: [T, Hkv, D], a part of qkv.
     v: [T, Hkv, Dv], a part of qkv.
@@ -42,8 +43,6 @@ class AttentionViews:
     k_all: [T, Hkv * D], all keys of a token. v_all: [T, Hkv * Dv], all its values.
     low: [T, 3 * rank], products of the first small matrices of queries, keys and values, where the block has some.
     latent: [T, rank], the latent of queries, a part of qkv; None: there is none, and q is a part of qkv.
-    queries: [T, Hq * D + gate], what a block computes that borrows keys and values.
-    keys_values: [T, Hkv * (D + Dv)], all keys and values of a token. lent: as many, of the block that lends them.
     attention: [T, Hq * Dv], the output of the heads.
     heads_out: [T, Hq, Dv], the same by heads.
     """
@@ -54,22 +53,20 @@ class AttentionViews:
         "heads_out",
         "k",
         "k_all",
-        "keys_values",
         "latent",
-        "lent",
         "low",
         "q",
         "q_all",
         "qkv",
-        "queries",
         "v",
         "v_all",
     )
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec, heads: HeadsSpec) -> None:
         queries = spec.num_heads * spec.head_size
-        keys = spec.num_kv_heads * spec.head_size
-        values = spec.num_kv_heads * spec.head_size_v
+        kv_heads = 0 if heads.borrows else spec.num_kv_heads
+        keys = kv_heads * spec.head_size
+        values = kv_heads * spec.head_size_v
         width_out = spec.num_heads * spec.head_size_v
         gate_size = {"": 0, "own_heads": 1}.get(heads.gate, spec.head_size_v)
         # A latent of queries lies where the queries would; they have a buffer of their own then.
@@ -78,18 +75,13 @@ class AttentionViews:
         first_v = first_k + keys
         self.qkv = workspace.view("qkv", num_tokens, first_v + values)
         self.attention = workspace.view("attention", num_tokens, width_out)
-        self.queries = self.qkv[:, :first_k]
-        self.keys_values = self.qkv[:, first_k:]
-        self.lent: Tensor | None = None
-        if heads.lends or heads.borrows:
-            self.lent = workspace.view(f"lent_{heads.lends or heads.borrows}", num_tokens, keys + values)
         self.latent: Tensor | None = self.qkv[:, :latent] if latent else None
         self.q_all = workspace.view("latent_q", num_tokens, queries) if latent else self.qkv[:, :queries]
         self.k_all = self.qkv[:, first_k:first_v]
         self.q = by_heads(self.q_all, spec.num_heads)
-        self.k = by_heads(self.k_all, spec.num_kv_heads)
+        self.k = by_heads(self.k_all, kv_heads) if kv_heads else self.q[:, :0]
         self.v_all = self.qkv[:, first_v:]
-        self.v = by_heads(self.v_all, spec.num_kv_heads)
+        self.v = by_heads(self.v_all, kv_heads) if kv_heads else self.q[:, :0]
         self.low = workspace.view("heads_low_rank", num_tokens, 3 * heads.low_rank) if heads.low_rank else self.qkv
         self.gate: Tensor | None = None
         if gate_size:
@@ -133,6 +125,7 @@ class AttentionMixer(KeyedMixer):
         self.nbytes = self.qkv.nbytes + self.o.nbytes + (0 if self.wq is None else self.wq.nbytes)
         self.nbytes += sum(linear.nbytes for linear in self._low)
         self._sinks = sinks
+        self.borrows = bool(heads.borrows)
         self._clip = heads.clip
         self._temperature = heads.temperature
         self._opening = OPENINGS[heads.opening]
@@ -179,6 +172,8 @@ class AttentionMixer(KeyedMixer):
         """
         if self._tables is None or self._norms_late or self._clip is not None or not isinstance(backend, TurnsHeads):
             return None
+        if self.borrows:  # a backend turns heads where it stores keys
+            return None
         turn = HeadTurn(*self._tables)
         operations = ["rotary"]
         if self.q_norm is not None and self.k_norm is not None and not self._norms_all:
@@ -202,7 +197,8 @@ class AttentionMixer(KeyedMixer):
             self.v_norm.heads(views.v)
         if self._turn is None or self._changes_norms:
             self._turn_heads(views, positions)
-            self.backend.write(self.handle, views.k, views.v, metadata)
+            if not self.borrows:
+                self.backend.write(self.handle, views.k, views.v, metadata)
         else:
             # A norm over all heads is not the backend's, which sees one head at a time.
             if self._norms_all:
@@ -227,20 +223,13 @@ class AttentionMixer(KeyedMixer):
         return not self._norms_all and any(norm is not None and norm.is_adapted for norm in norms)
 
     def _project(self, x: Tensor, views: AttentionViews) -> None:
-        """Compute queries, keys and values; those that are lent have neither norms nor rotation yet."""
-        if not self.heads.borrows:
-            self.qkv(x, views.qkv)
-            self._add_low_rank(x, views)
-            if views.lent is not None:
-                views.lent.copy_(views.keys_values)
-            if self.wq is not None:
-                assert self.latent_norm is not None and views.latent is not None
-                self.latent_norm(views.latent, views.latent)
-                self.wq(views.latent, views.q_all)
-            return
-        assert views.lent is not None
-        self.qkv(x, views.queries)
-        views.keys_values.copy_(views.lent)
+        """Compute queries, keys and values."""
+        self.qkv(x, views.qkv)
+        self._add_low_rank(x, views)
+        if self.wq is not None:
+            assert self.latent_norm is not None and views.latent is not None
+            self.latent_norm(views.latent, views.latent)
+            self.wq(views.latent, views.q_all)
 
     def _add_low_rank(self, x: Tensor, views: AttentionViews) -> None:
         """Add the products of small matrices to queries, keys and values."""
@@ -274,11 +263,10 @@ class AttentionMixer(KeyedMixer):
             views.heads_out.mul_(self._opening(by_heads(gate, self.spec.num_heads)))
 
     def _norm(self, views: AttentionViews) -> None:
-        if self.q_norm is None or self.k_norm is None:
-            return
-        if self._norms_all:
-            self.q_norm(views.q_all, views.q_all)
-            self.k_norm(views.k_all, views.k_all)
-        else:
-            self.q_norm.heads(views.q)
-            self.k_norm.heads(views.k)
+        for norm, every, heads in ((self.q_norm, views.q_all, views.q), (self.k_norm, views.k_all, views.k)):
+            if norm is None:
+                continue
+            if self._norms_all:
+                norm(every, every)
+            else:
+                norm.heads(heads)

@@ -20,7 +20,10 @@ class CachedMixer:
 
     backend: backend for the layer's kind; None until it is bound.
     handle: the backend's handle of this layer.
+    borrows: whether the layer reads the blocks of another one, and writes none.
     """
+
+    borrows = False
 
     def __init__(self) -> None:
         self.backend: Any = None

@@ -13,7 +13,7 @@ from core.api.errors import UserError
 
 DEFAULT = "model-rank-{rank}-part-{part}.safetensors"
 RANK = 0
-"""Rank in file names: the engine runs on one rank."""
+"""Rank in file names: one rank saves whole tensors, which any number of ranks reads."""
 
 
 def check(pattern: str) -> None:

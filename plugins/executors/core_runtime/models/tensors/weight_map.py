@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from core.api.errors import CheckpointError
 from core_runtime.contracts import Loader, keeps_tensors
 from core_runtime.models.weight_rules import (
+    PADDED,
     USUALLY_IGNORED,
     Copied,
     Cut,
@@ -43,6 +45,7 @@ class TensorView(msgspec.Struct, frozen=True):
     expert: index of the expert, and number of experts in the stack; None: the tensor is not a stack.
     piece: index of the piece of the rows, and number of pieces.
     run: see `Cut`.
+    rows: first row, and the one after the last; None: all.
     """
 
     source: str
@@ -53,12 +56,15 @@ class TensorView(msgspec.Struct, frozen=True):
     transposed: bool = False
     flat: bool = False
     unit_rows: bool = False
+    rows: tuple[int, int] | None = None
 
     def of(self, tensor: Tensor) -> Tensor:
         """Return the part, as a view where possible."""
         if self.unit_rows:
             lengths = tensor.float().norm(dim=-1, keepdim=True)
             return (tensor / lengths.clamp(min=1e-12)).to(tensor.dtype)
+        if self.rows is not None:
+            return tensor[slice(*self.rows)]
         if self.expert is not None:
             index, count = self.expert
             tensor = tensor.unflatten(0, (count, -1))[index] if self.flat else tensor[index]
@@ -206,6 +212,9 @@ class WeightMap:
                 yield name, TensorView(source, transposed=True)
             elif isinstance(rule, UnitRows):
                 yield name, TensorView(source, unit_rows=True)
+            elif isinstance(rule, Cut) and rule.rows:
+                for piece, rows in zip(rule.pieces, self._rows_of(source, info, rule), strict=True):
+                    yield found.expand(rule.to).replace("{piece}", piece), TensorView(source, rows=rows)
             elif isinstance(rule, Cut):
                 for number, piece in enumerate(rule.pieces):
                     part = found.expand(rule.to).replace("{piece}", piece)
@@ -214,6 +223,17 @@ class WeightMap:
                 yield from self._stack(source, found, info, rule)
             return
         yield name, TensorView(source)
+
+    def _rows_of(self, source: str, info: TensorInfo, rule: Cut) -> Iterator[tuple[int, int]]:
+        """Yield the rows of each piece of a tensor. Raises CheckpointError for a tensor with other rows."""
+        total = sum(rule.rows)
+        if info.shape[0] not in (total, -(-total // PADDED) * PADDED):
+            raise CheckpointError(
+                f"{self._original.ref}: '{source}' has {info.shape[0]} rows, expected {' + '.join(map(str, rule.rows))} of "
+                f"{', '.join(rule.pieces)}; the file belongs to another configuration or number of ranks."
+            )
+        ends = list(accumulate(rule.rows))
+        yield from zip([0, *ends], ends, strict=False)
 
     def _stack(
         self, source: str, found: re.Match[str], info: TensorInfo, rule: Stacked
@@ -306,6 +326,8 @@ def _why_ignored(rules: Sequence[Ignored], source: str, name: str) -> str | None
 def _shape(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of a part, from the shape of its tensor."""
     sizes = list(shape)
+    if view.rows is not None:
+        return (view.rows[1] - view.rows[0], *sizes[1:])
     if view.expert is not None:
         _, count = view.expert
         if view.flat:
