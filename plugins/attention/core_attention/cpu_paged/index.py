@@ -17,15 +17,11 @@ from torch import Tensor
 
 from core.api.specs import KV_TYPES
 from core_attention.cpu_paged.latent import LatentLayer, attend_latent
-from core_attention.cpu_paged.limits import ELEMENTS
+from core_attention.cpu_paged.limits import ELEMENTS, GATHERED_BYTES
 from core_attention.cpu_paged.metadata import Metadata
 from core_platforms.cpu.checks import check_heads, check_rows
 from core_runtime.contracts import BatchView
-
-BLOCK = 128
-"""Keys of a gathered block: a span of the attention kernel."""
-GATHERED_BYTES = 32 << 20
-"""Room for the chosen keys of the rows that attend together, unless one row takes more."""
+from core_runtime.specs.chosen_keys import SPAN, row_keys, rows_together
 
 
 def element_of(layer: LatentLayer) -> int:
@@ -92,6 +88,11 @@ class ChosenKeys:
         self._native = native
         self._room = torch.empty(0, dtype=torch.uint8)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the room so far: it grows to that of the largest step."""
+        return self._room.nbytes
+
     def attend(
         self, layer: LatentLayer, q_latent: Tensor, q_pe: Tensor, chosen: Tensor, metadata: Metadata, out: Tensor
     ) -> None:
@@ -104,9 +105,9 @@ class ChosenKeys:
             return
         _check_chosen(chosen, view.num_tokens, index.top_k)
         live = sum(view.query_lens)
-        blocks = -(-index.top_k // BLOCK)
-        row_bytes = blocks * BLOCK * int(layer.sizes[0]) * item_bytes(layer)
-        most = min(live, max(1, GATHERED_BYTES // row_bytes))
+        blocks = row_keys(index.top_k) // SPAN
+        row_bytes = blocks * SPAN * int(layer.sizes[0]) * item_bytes(layer)
+        most = rows_together(row_bytes, live, GATHERED_BYTES)
         if self._room.numel() < most * row_bytes:
             self._room = torch.empty(most * row_bytes, dtype=torch.uint8)
         for first in range(0, live, most):
@@ -122,14 +123,14 @@ class ChosenKeys:
         count = rows.stop - rows.start
         lengths = torch.empty(count, dtype=torch.int32)
         self._native.index_gather(
-            chosen.data_ptr(), chosen.stride(0), chosen.shape[1], rows.start, count, self._room.data_ptr(), blocks * BLOCK,
+            chosen.data_ptr(), chosen.stride(0), chosen.shape[1], rows.start, count, self._room.data_ptr(), blocks * SPAN,
             lengths.data_ptr(), *_places(layer, metadata), int(layer.sizes[0]), int(layer.sizes[4]),
         )  # fmt: skip
         starts = torch.arange(count + 1, dtype=torch.int32)
         table = torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)
         view = metadata.view
         step = BatchView(
-            num_tokens=count, num_seqs=count, block_size=BLOCK, max_query_len=1, max_seq_len=chosen.shape[1],
+            num_tokens=count, num_seqs=count, block_size=SPAN, max_query_len=1, max_seq_len=chosen.shape[1],
             query_lens=[1] * count, seq_lens_list=[], cu_seqlens_q=starts, seq_lens=lengths, block_table=table,
             slot_mapping=view.slot_mapping[rows], positions=view.positions[rows],
         )  # fmt: skip
@@ -140,4 +141,4 @@ class ChosenKeys:
 def _sizes(layer: LatentLayer, block_bytes: int) -> tuple[float, ...]:
     """Return the kernel's numbers of the gathered cache."""
     dim, rank, _, _, element, scale = layer.sizes
-    return (dim, rank, BLOCK, block_bytes, element, scale)
+    return (dim, rank, SPAN, block_bytes, element, scale)

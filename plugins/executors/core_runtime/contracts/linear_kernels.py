@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LinearKernel(Protocol):
-    """A prepared weight of shape (N, K). Optional parts: `HasGated`, `HasActivated`, `RoundsInputs`, `Recordable`."""
+    """A prepared weight of shape (N, K). Optional parts: `HasGated`, `HasActivated`, `HasInputRounding`, `Recordable`."""
 
     shape: tuple[int, int]
     nbytes: int
@@ -69,7 +69,7 @@ class HasActivated(Protocol):
 
 
 @runtime_checkable
-class RoundsInputs(Protocol):
+class HasInputRounding(Protocol):
     """A linear kernel that can round its inputs itself, with the bits of `InputRounding` followed by the product."""
 
     def round_inputs(self, step: InputRounding) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from core_runtime.contracts import LinearKernel, RoundsInputs
+from core_runtime.contracts import HasInputRounding, LinearKernel
 from core_runtime.weights.canonical import CanonicalWeight
 from core_runtime.weights.input_rounding import InputRounding
 from core_runtime.weights.prepared_inputs import PreparedInputs
@@ -26,7 +26,7 @@ def prepared_linear(
     product: kernel of the weight inside.
     linear: see `PreparedLinear`.
     """
-    if weight.steps and isinstance(product, RoundsInputs):
+    if weight.steps and isinstance(product, HasInputRounding):
         last = weight.steps[-1]
         if isinstance(last, InputRounding) and product.round_inputs(last):
             weight = replace(weight, steps=weight.steps[:-1])

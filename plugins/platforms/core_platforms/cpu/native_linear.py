@@ -225,7 +225,7 @@ class NativeLinear:
         return (*self._form, common_rounding(self.rounding))
 
     def round_inputs(self, step: InputRounding) -> bool:
-        """Round inputs by `step` in every later product: the `RoundsInputs` contract."""
+        """Round inputs by `step` in every later product: the `HasInputRounding` contract."""
         if step.rule != "fixed" and step.group_size and self.shape[1] % step.group_size:
             return False
         self._native.linear_round(self.packed, *rounding_numbers(step))
