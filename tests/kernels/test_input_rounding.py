@@ -1,5 +1,6 @@
 """Products that round their inputs themselves: the bits of `InputRounding` before the product, on every instruction set."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -178,3 +179,46 @@ def test_each_expert_rounds_its_own_inputs(kernels, isa, steps, weight_inputs):
     for token in range(5):
         layer(x[token : token + 1], ids[token : token + 1], weights[token : token + 1], alone)
         assert torch.equal(alone[0], out[token])
+
+
+PAGE = 4096
+
+
+def saved(kernels, step):
+    """A kernel in memory of its own, and its saved form as it comes back from a file."""
+    weight = Dense(torch.randn(40, 64))
+    size = kernels.prepared_nbytes(weight, activation="none")
+    room = torch.empty(size + PAGE, dtype=torch.uint8)
+    start = -room.data_ptr() % PAGE
+    kernel = kernels.linear(weight, activation="none", into=room[start : start + size])
+    assert kernel.round_inputs(step)
+    form = kernels.save(kernel, PreparedInputs(weight, (step,)), activation="none", bias=None, segments=1)
+    return kernel, replace(form, facts=json.loads(json.dumps(form.facts, allow_nan=False)))
+
+
+@pytest.mark.parametrize(
+    "step", [InputRounding("fp8_e4m3", "inverse"), InputRounding("int8", "fixed", 0, 0.25, 3, 2.0)]
+)
+def test_a_saved_kernel_still_rounds(kernels, step):
+    kernel, form = saved(kernels, step)
+    restored, x = kernels.restore(form), torch.randn(5, 64)
+    found, expected = torch.empty(5, 40), torch.empty(5, 40)
+    restored(x, found)
+    kernel(x, expected)
+    assert restored.rounding == step and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"numbers": "fp9"}, {"rule": "guess"}, {"rule": ["divide"]}, {"group_size": -1}, {"group_size": 7}, {"scale": 0},
+        {"scale": "1"}, {"scale": None}, {"zero": 1 << 40}, {"bound": -1.0}, {"bound": True}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_damaged_description_is_refused(kernels, damage):
+    _, form = saved(kernels, InputRounding("fp8_e4m3", "divide", 8))
+    broken = replace(form, facts={**form.facts, "inputs": {**form.facts["inputs"], **damage}})
+    with pytest.raises(ValueError, match="describes"):
+        kernels.restore(broken)
+    with pytest.raises(ValueError, match="describes no rounding"):
+        kernels.restore(replace(form, facts={**form.facts, "inputs": None}))
