@@ -22,6 +22,7 @@ from core_runtime.contracts import BatchView
 BLOCK = 64
 LAYERS = {
     "DeepSeek V3.2": LatentSpec(128, 512, 64, 128, 128, 192**-0.5, 1536, IndexSpec(64, 128, 2048)),
+    "A.X K2 Light": LatentSpec(32, 128, 32, 64, 64, 96**-0.5, 384, IndexSpec(16, 128, 2048)),
     "GLM-5": LatentSpec(64, 512, 64, 192, 256, 256**-0.5, 2048, IndexSpec(32, 128, 2048)),
 }
 

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from core import LLM, SamplingParams
+from tests.declared_models import DECLARED
+from tests.declared_models import FAMILIES as ROUNDED
 from tests.determinism.axes import BASELINE, IMPOSSIBLE, RUN_AXES, TYPE_AXES, Case, covering, label
 from tests.determinism.runs import Bits, companions, requests, run, settings
 from tests.executor.test_doubles import double
-from tests.kv.conversations import MORE_STREAMS, checkpoint
+from tests.kv.conversations import INDEXED, MORE_STREAMS, checkpoint
 from tests.real_models import gemma3_path, smollm2_bf16_path, smollm2_path
 
 KERNELS: dict[str, dict[str, Any]] = {
@@ -26,11 +28,12 @@ KERNELS: dict[str, dict[str, Any]] = {
     "device": double("watched"),
     "offload": {**double("watched"), "offload_group_size": 1},
     "in place": {**double("watched"), "cpu_offload_gb": 1.0},
+    "declared": DECLARED,
 }
 PLAINEST = {"offload": "device", "in place": "device"}
 """Kernels whose bits are those of others: weights in host memory have the bits of weights on the device."""
 TINY, REAL = ("tiny_llama", "tiny_gemma3"), ("smollm2", "smollm2_bf16", "gemma3")
-FAMILIES = MORE_STREAMS
+FAMILIES = (*MORE_STREAMS, *INDEXED)
 """Tiny models of other families."""
 TYPES = covering(TYPE_AXES)
 RUNS = covering(RUN_AXES)
@@ -51,6 +54,7 @@ FULL: list[Row] = [
     *(("mixed", "tiny_llama", case) for case in BOTH),
     *(("offload", "tiny_llama", TYPES_OF_DOUBLES | case) for case in RUNS),
     *(("in place", "tiny_llama", TYPES_OF_DOUBLES | case) for case in RUNS[::4]),
+    *(("declared", model, case) for model in ROUNDED for case in BOTH),
     *(
         ("native", model, case)
         for model in (*REAL, *FAMILIES)
@@ -73,7 +77,7 @@ def expected(request: pytest.FixtureRequest) -> Callable[..., tuple[Path, Bits]]
 
     @cache
     def family(model: str) -> Path | None:
-        return checkpoint(model, folder.mktemp(model) / "model") if model in FAMILIES else None
+        return checkpoint(model, folder.mktemp(model) / "model") if model in (*FAMILIES, *ROUNDED) else None
 
     @cache
     def find(kernels: str, model: str, dtype: str, kv: str, adapters: str) -> tuple[Path, Bits]:

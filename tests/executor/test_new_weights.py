@@ -18,9 +18,10 @@ from core_frontend.llm import LLM
 from core_runtime.executor.uniproc import UniprocExecutor
 from core_supervision.link.anonymous_file import anonymous_file
 from core_supervision.link.inproc import InprocClient
+from tests.declared_models import FAMILIES as ROUNDED
 from tests.inside import worker_of
 from tests.kv.connector_rows import tiers_of
-from tests.kv.conversations import MORE_STREAMS, checkpoint, other_weights
+from tests.kv.conversations import INDEXED, MORE_STREAMS, checkpoint, other_weights
 from tests.new_weights import SETTINGS, answers, answers_of, mixed, weights_of
 from tests.tiny_models import save_checkpoint
 
@@ -28,6 +29,7 @@ Q = "model.layers.1.self_attn.q_proj.weight"
 NORM = "model.layers.2.input_layernorm.weight"
 DOWN = "model.layers.0.mlp.down_proj.weight"
 SOME = [Q, NORM, DOWN]
+ROUNDS = '{"activation": "declared"}'
 
 
 @pytest.fixture(scope="module")
@@ -76,17 +78,19 @@ def test_a_new_checkpoint_has_the_bits_of_an_engine_started_with_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frees_first", [False, True], ids=["beside", "frees first"])
-@pytest.mark.parametrize("family", ["gemma3", "mixtral", "lfm2", *MORE_STREAMS])
+@pytest.mark.parametrize("family", ["gemma3", "mixtral", "lfm2", *MORE_STREAMS, *INDEXED, *ROUNDED])
 def test_other_families_too(family: str, frees_first: bool, tmp_path: Path) -> None:
     first = checkpoint(family, tmp_path / "first")
     second = other_weights(first, tmp_path / "second")
-    with engine(first, enable_sleep_mode=True) as llm:
+    settings = {"quantization_config": ROUNDS} if family in ROUNDED else {}
+    with engine(first, enable_sleep_mode=True, **settings) as llm:
         before = answers(llm)
+        after = answers_of(second, **settings)
         llm.update_weights(path=str(second), frees_first=frees_first)
-        assert answers(llm) == answers_of(second) != before
+        assert answers(llm) == after != before
         llm.sleep(2)
         llm.wake_up()
-        assert answers(llm) == answers_of(second)
+        assert answers(llm) == after
         llm.update_weights(path=str(first), frees_first=frees_first)
         assert answers(llm) == before
 

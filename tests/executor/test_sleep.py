@@ -8,8 +8,10 @@ import pytest
 
 from core.api.errors import RequestError, UtilityError
 from core_frontend.llm import LLM
+from tests.declared_models import DECLARED
+from tests.declared_models import FAMILIES as ROUNDED
 from tests.inside import core_of, worker_of
-from tests.kv.conversations import MORE_STREAMS, checkpoint
+from tests.kv.conversations import INDEXED, MORE_STREAMS, checkpoint
 from tests.new_weights import SETTINGS, answers, answers_of
 from tests.tiny_models import save_checkpoint
 
@@ -107,10 +109,11 @@ def test_a_wake_up_without_memory_for_the_cache_can_be_repeated(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"speculative_config": NGRAM}], ids=["plain", "drafts"])
-@pytest.mark.parametrize("family", ["mixtral", "lfm2", *MORE_STREAMS])
+@pytest.mark.parametrize("family", ["mixtral", "lfm2", *MORE_STREAMS, *INDEXED, *ROUNDED])
 def test_other_families_too(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
     path = checkpoint(family, tmp_path / family)
-    with engine(path, **settings) as llm:
+    declared = DECLARED if family in ROUNDED else {}
+    with engine(path, **settings, **declared) as llm:
         before = answers(llm)
         for level in (1, 2):
             llm.sleep(level)

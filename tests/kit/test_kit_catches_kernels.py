@@ -117,6 +117,16 @@ EVERY_CHEAT = {
         ("linear equals",),
         "in one call",
     ),
+    "rounds no inputs": (
+        [
+            (
+                "        linear.nbytes = weight.nbytes\n",
+                "        linear.nbytes = weight.nbytes\n        linear.round_inputs = lambda step: True\n",
+            )
+        ],
+        ("rounds its inputs itself",),
+        "inputs as fp8_e4m3 by rule fixed",
+    ),
     "forgets the scale of a row": (
         [(HELD, "held = replace(weight, row_scale=None) if weight.name == 'nvfp4' else weight\n")],
         ("linear equals", "rows gives"),
@@ -322,6 +332,7 @@ def test_an_honest_provider_passes(tmp_path):
         "With `batch_invariant`: a row's bits are the same alone and among others",
         "With `batch_invariant`: low_rank gives a row the bits that it has by itself, whatever adapters other rows have",
         "A product that a table joins with its updates has the bits of both calls",
+        "A product that rounds its inputs itself has the bits of the rounding followed by the product",
     }
     assert [f for f in found if f.verdict == "failed"] == []
 

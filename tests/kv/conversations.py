@@ -19,6 +19,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Mamba2Config, Pre
 
 from core import LLM, SamplingParams
 from core_frontend.library.lora_request import LoRARequest
+from tests.declared_models import FAMILIES as DECLARED_FAMILIES
+from tests.declared_models import save_declared
 from tests.families.architectures import tiny_values
 from tests.families.oracle import randomize
 from tests.families.published import PUBLISHED
@@ -32,7 +34,9 @@ MORE_STREAMS = ("gemma3n_text", "zamba2", "solar", "plamo3", "step3_text")
 """Families whose blocks read more than what the block before makes: several streams and pages of earlier layers, what a shared
 block put aside, an earlier stream; and norms on both sides, and queries from a latent.
 """
-FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS)
+INDEXED = ("axk2", "glm_moe_dsa")
+"""Families whose latent attention reads the keys that an index chooses, of each layer or of an earlier one."""
+FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS, *INDEXED)
 """Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2, and others."""
 WITHIN_ENGINES = ("kept", "host", "disk", "crowded", "preempted")
 CONNECTED = ("shm", "file", "multi")
@@ -65,6 +69,8 @@ MAMBA = {
 
 def checkpoint(family: str, path: Path) -> Path:
     """Write a checkpoint of random weights."""
+    if family in DECLARED_FAMILIES:
+        return save_declared(path, family)
     if family in PUBLISHED:
         return PUBLISHED[family](**PUBLISHED_SIZES).save(path)
     if family not in ("qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS):
@@ -79,7 +85,8 @@ def other_weights(path: Path, other: Path) -> Path:
     """Write a checkpoint of the same model with other weights."""
     shutil.copytree(path, other)
     weights = load_file(path / "model.safetensors")
-    save_file({name: 0.5 * tensor for name, tensor in weights.items()}, other / "model.safetensors", {"format": "pt"})
+    halved = {name: tensor if tensor.itemsize == 1 else 0.5 * tensor for name, tensor in weights.items()}
+    save_file(halved, other / "model.safetensors", {"format": "pt"})
     return other
 
 

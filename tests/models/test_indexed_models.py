@@ -15,7 +15,9 @@ from core.api.specs import LatentSpec
 from core_config.resolve import resolve
 from core_runtime.executor.worker import Worker
 from core_runtime.models.families import decoder_spec
+from core_runtime.specs.chosen_keys import SPAN
 from core_runtime.specs.model_part import Part
+from tests.inside import worker_of
 from tests.tiny_models import INDEXED, save_checkpoint
 
 PROMPTS = [list(range(5, 52)), [9, 9, 8, 7] * 5, [200]]
@@ -199,7 +201,17 @@ def test_memory_is_planned(checkpoints, kind, keys, dtype, item) -> None:
     assert plan.kv_per_token == len(spec.mixers) * sizes * item + keys * INDEXED["index_head_dim"] * max(item, 2)
     held = worker.runner.forward.model.workspace.nbytes
     worker.close()
-    assert plan.workspace == held
+    assert plan.workspace == held + plan.limits.tokens * SPAN * sizes * item
+
+
+def test_room_for_chosen_keys_is_what_was_planned(checkpoints) -> None:
+    """It grows to that of the largest step, here of half of the prompt."""
+    given = {**ROOM, "max_num_batched_tokens": 32, "enable_return_routed_experts": True}
+    planned = resolve({"model": str(checkpoints["deepseek_v32"]), **given}, context="llm", environ={}).memory
+    with opened(checkpoints["deepseek_v32"], **given) as llm:
+        llm.generate([{"prompt_token_ids": list(range(5, 69))}], SamplingParams(max_tokens=1), use_tqdm=False)
+        model = worker_of(llm).runner.forward.model
+        assert planned.workspace == model.workspace.nbytes + model.mixers[0].backend.gathered_nbytes
 
 
 def test_a_backend_that_reads_every_key_is_refused_with_a_way_out(checkpoints) -> None:

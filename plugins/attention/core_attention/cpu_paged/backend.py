@@ -244,6 +244,11 @@ class CpuPagedAttention:
         """Compute `forward_latent` over the chosen keys alone."""
         self._chosen.attend(handle, q_latent, q_pe, chosen, metadata, out)
 
+    @property
+    def gathered_nbytes(self) -> int:
+        """Bytes of the room for chosen keys, which grows to that of the largest step."""
+        return self._chosen.nbytes
+
     def record_floats(self, handle: Layer | LatentLayer) -> int:
         """Return the numbers of a query's record over a span, 0 for windows and slopes, which depend on absolute positions."""
         if isinstance(handle, LatentLayer):

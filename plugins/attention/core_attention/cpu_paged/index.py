@@ -17,16 +17,12 @@ from torch import Tensor
 
 from core.api.specs import KV_TYPES
 from core_attention.cpu_paged.latent import LatentLayer, attend_latent
-from core_attention.cpu_paged.limits import ELEMENTS
+from core_attention.cpu_paged.limits import ELEMENTS, GATHERED_BYTES
 from core_attention.cpu_paged.metadata import Metadata
 from core_attention.cpu_paged.packed_latents import PackedCache, arranged, described
 from core_platforms.cpu.checks import check_heads, check_rows
 from core_runtime.contracts import BatchView
-
-BLOCK = 128
-"""Keys of a gathered block: a span of the attention kernel."""
-GATHERED_BYTES = 32 << 20
-"""Room for the chosen keys of the rows that attend together, unless one row takes more."""
+from core_runtime.specs.chosen_keys import SPAN, row_keys, rows_together
 
 
 def element_of(layer: LatentLayer) -> int:
@@ -94,6 +90,11 @@ class ChosenKeys:
         self._native = native
         self._room = torch.empty(0, dtype=torch.uint8)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the room so far: it grows to that of the largest step."""
+        return self._room.nbytes
+
     def attend(
         self, layer: LatentLayer, q_latent: Tensor, q_pe: Tensor, chosen: Tensor, metadata: Metadata, out: Tensor
     ) -> None:
@@ -109,9 +110,9 @@ class ChosenKeys:
         if layer.packed is not None:
             self._attend_packed(layer, layer.packed, q_latent, q_pe, chosen[:live], metadata, out)
             return
-        blocks = -(-index.top_k // BLOCK)
-        row_bytes = blocks * BLOCK * int(layer.sizes[0]) * item_bytes(layer)
-        most = min(live, max(1, GATHERED_BYTES // row_bytes))
+        blocks = row_keys(index.top_k) // SPAN
+        row_bytes = blocks * SPAN * int(layer.sizes[0]) * item_bytes(layer)
+        most = rows_together(row_bytes, live, GATHERED_BYTES)
         if self._room.numel() < most * row_bytes:
             self._room = torch.empty(most * row_bytes, dtype=torch.uint8)
         for first in range(0, live, most):
@@ -133,18 +134,18 @@ class ChosenKeys:
         """Compute out over each row's chosen keys, which are expanded. chosen: int32 [live rows, top_k]."""
         view = metadata.view
         owners = torch.repeat_interleave(torch.arange(view.num_seqs), torch.tensor(view.query_lens))
-        blocks = -(-chosen.shape[1] // BLOCK)
-        most = max(1, GATHERED_BYTES // (blocks * BLOCK * int(layer.sizes[0]) * 2))
+        blocks = row_keys(chosen.shape[1]) // SPAN
+        most = rows_together(blocks * SPAN * int(layer.sizes[0]) * 2, len(chosen), GATHERED_BYTES)
         for first in range(0, len(chosen), most):
             rows = slice(first, min(first + most, len(chosen)))
             positions = chosen[rows].long()
             slots = _slots(view, owners[rows], positions, packed.block_size)
             keys = packed.keys(*(part.flatten() for part in (slots // packed.block_size, slots % packed.block_size)))
-            room = torch.zeros(len(positions), blocks * BLOCK, keys.shape[1], dtype=keys.dtype)
+            room = torch.zeros(len(positions), blocks * SPAN, keys.shape[1], dtype=keys.dtype)
             room[:, : positions.shape[1]] = keys.view(*positions.shape, -1)
             lengths = (positions >= 0).sum(1, dtype=torch.int32)
             step = _step_of_rows(view, rows, lengths, blocks, positions.shape[1])
-            here = layer.reading(arranged(room.flatten(0, 1), BLOCK), BLOCK)
+            here = layer.reading(arranged(room.flatten(0, 1), SPAN), SPAN)
             attend_latent(self._native, here, q_latent[rows], q_pe[rows], described(step), out[rows])
 
     def _gather(
@@ -154,7 +155,7 @@ class ChosenKeys:
         count = rows.stop - rows.start
         lengths = torch.empty(count, dtype=torch.int32)
         self._native.index_gather(
-            chosen.data_ptr(), chosen.stride(0), chosen.shape[1], rows.start, count, self._room.data_ptr(), blocks * BLOCK,
+            chosen.data_ptr(), chosen.stride(0), chosen.shape[1], rows.start, count, self._room.data_ptr(), blocks * SPAN,
             lengths.data_ptr(), *_places(layer, metadata), int(layer.sizes[0]), int(layer.sizes[4]),
         )  # fmt: skip
         return described(_step_of_rows(metadata.view, rows, lengths, blocks, chosen.shape[1]))
@@ -164,7 +165,7 @@ def _step_of_rows(view: BatchView, rows: slice, lengths: Tensor, blocks: int, lo
     """Return a step in which each row is a sequence of its own. lengths: keys of each. blocks: of each, one after the other."""
     count = rows.stop - rows.start
     return BatchView(
-        num_tokens=count, num_seqs=count, block_size=BLOCK, max_query_len=1, max_seq_len=longest,
+        num_tokens=count, num_seqs=count, block_size=SPAN, max_query_len=1, max_seq_len=longest,
         query_lens=[1] * count, seq_lens_list=[], cu_seqlens_q=torch.arange(count + 1, dtype=torch.int32),
         seq_lens=lengths, block_table=torch.arange(count * blocks, dtype=torch.int32).view(count, blocks),
         slot_mapping=view.slot_mapping[rows], positions=view.positions[rows],
@@ -187,4 +188,4 @@ def _slots(view: BatchView, owners: Tensor, positions: Tensor, block_size: int) 
 def _sizes(layer: LatentLayer, block_bytes: int) -> tuple[float, ...]:
     """Return the kernel's numbers of the gathered cache."""
     dim, rank, _, _, element, scale = layer.sizes
-    return (dim, rank, BLOCK, block_bytes, element, scale)
+    return (dim, rank, SPAN, block_bytes, element, scale)

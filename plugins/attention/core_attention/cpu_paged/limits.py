@@ -8,6 +8,8 @@ from __future__ import annotations
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, STATE_TYPES, AttentionQuery, AttentionSpec, LatentSpec, StateQuery
 
+GATHERED_BYTES = 32 << 20
+"""Room for the chosen keys of the rows that attend together, unless one row takes more."""
 ELEMENTS = {  # the kernel's number of each KV type
     "float32": 0,
     "bfloat16": 1,

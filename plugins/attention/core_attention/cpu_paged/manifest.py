@@ -13,6 +13,7 @@ from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_attention.cpu_paged.limits import (
     ELEMENTS,
+    GATHERED_BYTES,
     HEAD_MULTIPLE,
     MAX_HEAD_SIZE,
     MIN_HEAD_SIZE,
@@ -51,6 +52,7 @@ def core_spec() -> PluginSpec:
             "bidirectional": True,
             "spans": True,
             "sparse": True,
+            "gathered_bytes": GATHERED_BYTES,
             "cascade": True,
             "padding": True,
             "strided": True,

@@ -27,6 +27,7 @@ from core.api.specs import (
 )
 from core.api.step_limits import StepLimits
 from core.kv.groups import blocks_of_sequence, longest_sequence
+from core_runtime.specs.chosen_keys import gathered_bytes
 from core_runtime.specs.kv_groups import stored_bytes
 from core_runtime.specs.module_spec import ModelSpec
 from core_runtime.specs.stage_groups import groups_of_stages, stages_page_bytes
@@ -233,18 +234,35 @@ def group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multi
     return total + padded()
 
 
-def workspace_bytes(spec: ModelSpec, limits: StepLimits, dtype: str) -> int:
+def workspace_bytes(spec: ModelSpec, limits: StepLimits, dtype: str, *, ranks: int = 1, told: bool = False) -> int:
     """Return the bytes of a step's buffers.
 
     dtype: dtype of tensors between layers.
+    ranks: how many share each layer; each of several has the places of the chosen experts.
+    told: whether answers have the chosen experts, which each layer then keeps.
     """
     item = ITEM_BYTES[dtype]
     _, choices = spec.router_widths()
     widths = sum(spec.buffers().values())
-    # ids are int64, weights float32, positions of chosen keys int32
-    token_bytes = item * widths + (8 + 4) * choices + 4 * spec.chosen_keys()
+    # ids, places of experts and numbers of rows are int64, weights float32, positions of chosen keys int32
+    token_bytes = item * widths + (8 + 4) * choices + 4 * spec.chosen_keys() + 8 * spec.copies_rows()
+    if ranks > 1:
+        token_bytes += ranks * 8 * choices
+    if told:
+        token_bytes += 8 * spec.told_choices()
     logit_bytes = item * spec.hidden_size + 4 * spec.vocab_size
     return limits.tokens * token_bytes + limits.logit_rows * logit_bytes
+
+
+def chosen_keys_bytes(mixers: Sequence[MixerSpec], dtypes: Sequence[str], rows: int, limit: int) -> int:
+    """Return the bytes in which a backend gathers chosen keys: of the layer that needs most. limit: the backend's own."""
+    most = 0
+    for mixer, dtype in zip(mixers, dtypes, strict=True):
+        if isinstance(mixer, LatentSpec):
+            # Keys with scales of groups are expanded to 16 bits where they are gathered.
+            item_bytes = 2 if KV_TYPES[dtype].group else KV_TYPES[dtype].item_bytes
+            most = max(most, gathered_bytes(mixer, item_bytes, rows, limit))
+    return most
 
 
 def human_bytes(count: float) -> str:

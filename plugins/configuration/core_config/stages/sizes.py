@@ -24,9 +24,17 @@ from core_config.stages.adapters import planned_adapter
 from core_config.stages.attempt import Attempt
 from core_config.stages.attention import settled_state_dtype, skipped_dtypes
 from core_config.stages.checkpoint import Checkpoint
+from core_config.stages.chosen import Chosen
 from core_config.stages.forms import Form, forms_of
 from core_config.stages.limits import fit
-from core_config.stages.memory import NO_LIMITS, MemoryPlan, human_bytes, kv_groups, workspace_bytes
+from core_config.stages.memory import (
+    NO_LIMITS,
+    MemoryPlan,
+    chosen_keys_bytes,
+    human_bytes,
+    kv_groups,
+    workspace_bytes,
+)
 from core_config.stages.offload import PlannedOffload, planned_offload
 from core_config.stages.settings import Settings
 from core_config.stages.step_limits import LOGITS_BYTES, draft_limits, step_limits
@@ -61,6 +69,11 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     limits = step_limits(scheduler, spec.vocab_size, _logits_bytes(attempt))
     proposer, of_draft, workspace = _planned_draft(attempt, checkpoint, limits)
     workspace += _workspace(attempt, spec, limits)
+    kept = list(layer_dtypes) or [settings["kv_cache_dtype"]] * len(mixers)
+    of_model = len(mixers) - (0 if draft is None else len(draft.mixers))
+    workspace += ranks * _chosen_keys_bytes(chosen, mixers[:of_model], kept[:of_model], limits)
+    if draft is not None and draft.decoder is not None:
+        workspace += ranks * _chosen_keys_bytes(draft.chosen, mixers[of_model:], kept[of_model:], of_draft)
     if ranks > 1:
         workspace += ranks * outputs_bytes(spec, placement, limits)
     if piece < block_size:
@@ -246,5 +259,14 @@ def _logits_bytes(attempt: Attempt) -> int:
 
 def _workspace(attempt: Attempt, spec: ModelSpec, limits: StepLimits) -> int:
     """Return the bytes of the largest step's buffers."""
-    between = attempt.facts.capability("activation_dtype") or attempt.settings["dtype"]
-    return workspace_bytes(spec, limits, between)
+    settings = attempt.settings
+    between = attempt.facts.capability("activation_dtype") or settings["dtype"]
+    ranks, told = settings["tensor_parallel_size"], settings["enable_return_routed_experts"]
+    return workspace_bytes(spec, limits, between, ranks=ranks, told=told)
+
+
+def _chosen_keys_bytes(chosen: Chosen, mixers: Sequence[MixerSpec], dtypes: Sequence[str], limits: StepLimits) -> int:
+    """Return the bytes in which the backend of latent layers gathers the keys that an index chooses; 0 where it does not."""
+    choice = chosen.stages.get("attention.latent")
+    limit = None if choice is None else choice.manifest.spec.capabilities.get("gathered_bytes")
+    return chosen_keys_bytes(mixers, dtypes, limits.tokens, limit) if limit else 0

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from core_runtime.weights.formats import CanonicalWeight
+    from core_runtime.weights.input_rounding import InputRounding
 
 
 class LinearKernel(Protocol):
-    """A prepared weight of shape (N, K). Optional parts: `HasGated`, `HasActivated`, `Recordable`."""
+    """A prepared weight of shape (N, K). Optional parts: `HasGated`, `HasActivated`, `HasInputRounding`, `Recordable`."""
 
     shape: tuple[int, int]
     nbytes: int
@@ -64,6 +65,15 @@ class HasActivated(Protocol):
     @property
     def activated(self) -> ActivatedLinear | None:
         """Product and activation in one call; None if the kernel's shape does not allow it."""
+        ...
+
+
+@runtime_checkable
+class HasInputRounding(Protocol):
+    """A linear kernel that can round its inputs itself, with the bits of `InputRounding` followed by the product."""
+
+    def round_inputs(self, step: InputRounding) -> bool:
+        """Round inputs by `step` in every later call. False: it cannot, and nothing has changed."""
         ...
 
 

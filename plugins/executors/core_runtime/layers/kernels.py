@@ -59,7 +59,7 @@ from core_runtime.layers.experts import COMBINE_RANGES, ReferenceExperts
 from core_runtime.layers.features import ByFeature, features_of
 from core_runtime.layers.heads import LinearHeads
 from core_runtime.layers.linear import Linear
-from core_runtime.layers.prepared_linear import PreparedLinear
+from core_runtime.layers.prepared_linear import prepared_linear
 from core_runtime.layers.reference import FEATURES, ReferenceKernels
 from core_runtime.layers.rows import RowKernels
 from core_runtime.specs.operation_order import OPERATIONS, SPECIAL_OPERATIONS
@@ -217,7 +217,7 @@ class KernelSet:
         """
         if isinstance(weight, PreparedInputs):
             inner = self.linear(weight.weight, activation=activation, bias=bias, room=room, segments=segments)
-            return PreparedLinear(inner, weight, lambda matrix: self.linear(matrix, activation="none"))
+            return prepared_linear(inner, weight, lambda matrix: self.linear(matrix, activation="none"))
         provider = self._provider_for(weight, activation)
         if isinstance(weight, StoredRows) and not _reads_rows(provider, weight.layout):
             weight = weight.canonical()

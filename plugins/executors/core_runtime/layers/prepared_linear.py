@@ -6,13 +6,31 @@ Owns: the order of steps and product. Never does: arithmetic. Called by: `Kernel
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from core_runtime.contracts import LinearKernel
+from core_runtime.contracts import HasInputRounding, LinearKernel
 from core_runtime.weights.canonical import CanonicalWeight
+from core_runtime.weights.input_rounding import InputRounding
 from core_runtime.weights.prepared_inputs import PreparedInputs
+
+
+def prepared_linear(
+    product: LinearKernel, weight: PreparedInputs, linear: Callable[[CanonicalWeight], LinearKernel]
+) -> LinearKernel:
+    """Return the kernel of a weight with its steps. The product rounds its inputs itself where it can, and is then all there
+    is unless the weight has other steps too.
+
+    product: kernel of the weight inside.
+    linear: see `PreparedLinear`.
+    """
+    if weight.steps and isinstance(product, HasInputRounding):
+        last = weight.steps[-1]
+        if isinstance(last, InputRounding) and product.round_inputs(last):
+            weight = replace(weight, steps=weight.steps[:-1])
+    return PreparedLinear(product, weight, linear) if weight.steps or weight.behind else product
 
 
 class PreparedLinear:

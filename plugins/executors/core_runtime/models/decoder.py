@@ -35,7 +35,7 @@ from core_runtime.models.mixers import Mixer
 from core_runtime.models.mixers.index import reserve_chosen
 from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
-from core_runtime.models.step_views import StepViews, copies_rows
+from core_runtime.models.step_views import StepViews
 from core_runtime.models.streams import StreamsStep
 from core_runtime.models.tail import TailStep, move_rows
 from core_runtime.models.taps import Taps
@@ -101,7 +101,7 @@ class Decoder:
             workspace.reserve(name, max_tokens, width, dtype)
         _, top_k = spec.router_widths()
         workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
-        if copies_rows(spec):
+        if spec.copies_rows():
             workspace.reserve("every_row", max_tokens, 1, torch.int64)
             torch.arange(max_tokens, out=workspace.buffer("every_row")[:, 0])
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)

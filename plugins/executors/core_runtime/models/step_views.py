@@ -12,11 +12,6 @@ from core_runtime.specs.block_parts import kept_buffer
 from core_runtime.specs.decoder_spec import DecoderSpec, MLPSpec
 
 
-def copies_rows(spec: DecoderSpec) -> bool:
-    """Whether blocks copy rows of a step, and so need a buffer `every_row` with the number of each."""
-    return any(block.aside or block.keeps_as for block in spec.blocks)
-
-
 class StepViews:
     """The workspace's buffers for one number of tokens. For the buffers of one MLP see `mlp_views`."""
 
@@ -72,7 +67,7 @@ class StepViews:
         self.mlp_low_rank = view("mlp_low_rank", "router")
         names = {name for block in spec.blocks for name in block.keeps_as}
         self.kept = {name: workspace.view(kept_buffer(name), num_tokens) for name in names}
-        self.every_row = workspace.view("every_row", num_tokens)[:, 0] if copies_rows(spec) else self.expert_ids
+        self.every_row = workspace.view("every_row", num_tokens)[:, 0] if spec.copies_rows() else self.expert_ids
         self.shared_gate = view("shared_gate", "branch")
         self.shared_out = view("shared_out", "branch")
 

@@ -95,6 +95,14 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         found = [mixer.index for mixer in self.mixers if isinstance(mixer, LatentSpec)]
         return max((index.top_k for index in found if index is not None), default=0)
 
+    def told_choices(self) -> int:
+        """Return the choices of a token in all blocks with a router together."""
+        return sum(block.experts.routing.top_k for block in self.blocks if block.experts is not None)
+
+    def copies_rows(self) -> bool:
+        """Whether blocks copy rows of a step, and so need a buffer `every_row` with the number of each."""
+        return any(block.aside or block.keeps_as for block in self.blocks)
+
     def block_norms(self, index: int) -> dict[str, NormTensor]:
         """Return the norms of one block by role: around mixer and MLP, and those of the mixer itself."""
         return {**norms_around(self, index), **mixer_parts(self, index).norms}

@@ -122,6 +122,14 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Return zero: no attention of transformers' interface has an index."""
         return 0
 
+    def told_choices(self) -> int:
+        """Return zero: chosen experts are not known."""
+        return 0
+
+    def copies_rows(self) -> bool:
+        """Return false: modules of transformers have no such buffer."""
+        return False
+
     @property
     def stretch(self) -> float:
         """Factor by which a context may exceed `max_position`: always 1, because the modules handle scaling."""

@@ -123,7 +123,8 @@ class InputRounding:
             return self
         if self.group_size == 0:
             raise ValueError(
-                f"its {inputs} inputs are rounded to {self.numbers} with one scale for a row, which is the row's as a whole"
+                f"its {inputs} inputs are rounded to {self.numbers} with one scale for a row, which is the row's as a whole; "
+                "leave --quantization-config.activation out, or --tensor-parallel-size at 1"
             )
         whole_groups(index, inputs, self.group_size, f"{self.numbers} input")
         return self

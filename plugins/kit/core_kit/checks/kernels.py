@@ -14,6 +14,7 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core_kit.case import Failure, Skipped, Subject
 from core_kit.checks.experts import experts_equal_reference, route_equals_reference, route_survives_odd_values
+from core_kit.checks.input_rounding import input_rounding_equals_steps
 from core_kit.checks.low_rank import (
     low_rank_equals_reference,
     low_rank_joins_as_apart,
@@ -154,6 +155,7 @@ CHECKS = (
     route_equals_reference,
     route_survives_odd_values,
     experts_equal_reference,
+    input_rounding_equals_steps,
     low_rank_equals_reference,
     low_rank_rows_are_apart,
     low_rank_tables_change,

@@ -13,11 +13,13 @@ from typing import Any, Protocol, TypeGuard
 import torch
 from torch import Tensor
 
+from core_platforms.cpu.activation_numbers import activation_numbers, alone_numbers
 from core_platforms.cpu.checks import check_rows, check_same, check_table
-from core_platforms.cpu.native_linear import activation_numbers, alone_numbers
+from core_platforms.cpu.input_rounding import rounds_apart
 from core_runtime.contracts import LinearKernel
 from core_runtime.layers.experts import COMBINE_RANGES
 from core_runtime.specs.routing_spec import RoutingSpec
+from core_runtime.weights.input_rounding import InputRounding
 
 SCORES = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
 
@@ -28,9 +30,11 @@ class PackedLayer(Protocol):
     shape: (N, K).
     nbytes: size of the packed weight.
     memory: the caller's memory that it lies in, or None.
+    rounding: of its inputs, or None.
     """
 
     packed: Any
+    rounding: InputRounding | None
     memory: Tensor | None
     shape: tuple[int, int]
     nbytes: int
@@ -126,7 +130,9 @@ class NativeExperts:
         second = [layer.packed for layer in down]
         numbers = alone_numbers(activation) if plain else activation_numbers(activation)
         partial = max_ranges < COMBINE_RANGES
-        self._handle = native.experts_pack(first, second, plain, weight_inputs, partial, max_ranges, *numbers)
+        own_inputs = rounds_apart(gate_up[0].rounding)
+        options = (plain, weight_inputs, partial, own_inputs, max_ranges)
+        self._handle = native.experts_pack(first, second, *options, *numbers)
         self._native = native
         self._run = native.experts
         self._weight_inputs = weight_inputs

@@ -18,6 +18,7 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
+from core_platforms.cpu.activation_numbers import activation_numbers, alone_numbers
 from core_platforms.cpu.checks import (
     check_heads,
     check_logits,
@@ -35,8 +36,6 @@ from core_platforms.cpu.native_linear import (
     FEATURES,
     ROW_LAYOUTS,
     NativeLinear,
-    activation_numbers,
-    alone_numbers,
     linear_reasons,
     prepared_nbytes,
 )
@@ -46,6 +45,7 @@ from core_runtime.layers.experts import COMBINE_RANGES
 from core_runtime.specs.routing_spec import RoutingSpec
 from core_runtime.weights.formats import CanonicalWeight
 from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
+from core_runtime.weights.prepared_inputs import PreparedInputs
 
 
 class NativeKernels:
@@ -110,6 +110,7 @@ class NativeKernels:
         """Describe a packed kernel for saving: the `SavesKernels` contract."""
         if not isinstance(kernel, NativeLinear):
             return None
+        weight = weight.weight if isinstance(weight, PreparedInputs) else weight
         return saved_linear(kernel, weight, activation, bias, min(segments, self.max_segments))
 
     def restore(self, saved: SavedKernel) -> NativeLinear:

@@ -6,7 +6,6 @@ Called by: `NativeKernels.linear`.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
@@ -15,9 +14,10 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
+from core_platforms.cpu.activation_numbers import ACTIVATION_KINDS, activation_numbers, alone_numbers
 from core_platforms.cpu.checks import check_rows, check_same
+from core_platforms.cpu.input_rounding import common_rounding, rounding_numbers
 from core_runtime.contracts import ActivatedLinear
-from core_runtime.layers.activations import PAIRED, parse
 from core_runtime.weights.canonical import INPUT_GROUP
 from core_runtime.weights.formats import (
     FP8,
@@ -29,6 +29,7 @@ from core_runtime.weights.formats import (
     StoredRows,
     SuperGroups,
 )
+from core_runtime.weights.input_rounding import InputRounding
 from core_runtime.weights.tables import TABLES, Table
 
 FORMATS = {
@@ -83,18 +84,6 @@ ORDER = 4
 """Index of the input-order table among the source's tables."""
 PAGE = 4096
 BYTES_A_WORD = 4  # 8-bit elements are packed in fours along K
-ACTIVATION_KINDS = {
-    "silu": 0,
-    "gelu_tanh": 1,
-    "gelu": 2,
-    "relu": 3,
-    "relu2": 4,
-    "quick_gelu": 5,
-    "xielu": 6,
-    "clamped_swiglu": 7,
-    "clamped_silu": 8,
-}
-ACTIVATION_NUMBERS = 4
 FEATURES = frozenset({*ACTIVATION_KINDS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
 GATED_MULTIPLE = 64  # outputs of gated layers: whole panels of 32 in each half
 MAX_INT8_INPUTS = 131072  # products of at most 127 * 128 then sum within 32 bits
@@ -154,13 +143,13 @@ class NativeLinear:
     nbytes: of its packed memory.
     packed: its handle in the extension.
     memory: the caller's memory that holds the packed weight, or None.
-    form: the fields that decide how inputs are staged.
+    rounding: of inputs, before the product; None: they are kept.
     gated: the product followed by a gated activation, None where N does not allow it.
     """
 
     capturable = True
     features = frozenset(ACTIVATION_KINDS)
-    __slots__ = ("_gather", "_native", "_run", "form", "gated", "memory", "nbytes", "packed", "shape")
+    __slots__ = ("_form", "_gather", "_native", "_run", "gated", "memory", "nbytes", "packed", "rounding", "shape")
 
     def __init__(
         self,
@@ -222,12 +211,26 @@ class NativeLinear:
         arguments = source.arguments(activation, bias, into, segments)
         self.packed = native.linear_pack(*arguments)
         groups = (source.group, source.super_size, source.zero, source.scale_type)
-        self.form = (self.shape, source.format, activation, *groups, source.order)
+        self._form = (self.shape, source.format, activation, *groups, source.order)
+        self.rounding: InputRounding | None = None
         self.nbytes: int = native.linear_bytes(self.packed)
         self._native = native
         self._run = native.linear
         self._gather = native.linear_rows
         self.gated: ActivatedLinear | None = self._gated if n % GATED_MULTIPLE == 0 else None
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Return the fields that decide how inputs are staged."""
+        return (*self._form, common_rounding(self.rounding))
+
+    def round_inputs(self, step: InputRounding) -> bool:
+        """Round inputs by `step` in every later product: the `HasInputRounding` contract."""
+        if step.rule != "fixed" and step.group_size and self.shape[1] % step.group_size:
+            return False
+        self._native.linear_round(self.packed, *rounding_numbers(step))
+        self.rounding = step
+        return True
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
@@ -272,22 +275,6 @@ class NativeLinear:
         if ids.dtype is not torch.int64 or ids.shape != (rows,):
             raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
         self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride, first, whole)
-
-
-@functools.cache
-def activation_numbers(name: str) -> tuple[float, ...]:
-    """Return an activation's kind and its numbers, as the extension reads them. Raises ValueError for an unknown name."""
-    activation = parse(name)
-    absent = ACTIVATION_NUMBERS - len(activation.numbers)
-    return ACTIVATION_KINDS[activation.kind], *activation.numbers, *[0.0] * absent
-
-
-def alone_numbers(name: str) -> tuple[float, ...]:
-    """Return the numbers of an ungated activation, as `activation_numbers` does. Raises ValueError for a gated one."""
-    numbers = activation_numbers(name)
-    if parse(name).kind in PAIRED:
-        raise ValueError(f"activation '{name}' is of a gate and what it opens; the layer has no gate")
-    return numbers
 
 
 def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Activation) -> int:

@@ -6,6 +6,8 @@ Called by: `NativeKernels.save` and `restore`.
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict, fields
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from core.api.specs import Activation
+from core_platforms.cpu.input_rounding import RULES
 from core_platforms.cpu.native_linear import (
     ACTIVATIONS,
     FORMATS,
@@ -26,6 +29,8 @@ from core_platforms.cpu.native_linear import (
 )
 from core_runtime.contracts import SavedKernel
 from core_runtime.weights.formats import CanonicalWeight
+from core_runtime.weights.input_rounding import NUMBERS as KINDS
+from core_runtime.weights.input_rounding import InputRounding
 
 LAYOUT = "cpu_native 3"
 """Version of the packed layout, the same for all instruction sets; raise it with each change in `native/pack.cpp`."""
@@ -36,6 +41,8 @@ VALUES = 0
 CODES = 5
 ROW_SCALE = 6
 BIAS = "bias"
+INPUTS = "inputs"
+"""Key of the rounding of inputs in the metadata."""
 MAX_COUNT = 1 << 31
 MAX_ELEMENTS = 1 << 48
 MAX_GROUP = 1 << 20
@@ -64,6 +71,8 @@ def saved_linear(
         "tables": present,
         **numbers,
     }
+    if kernel.rounding is not None:
+        facts[INPUTS] = _described(kernel.rounding)
     tables: dict[str, Tensor] = {}
     for number, table in enumerate(source.tables):
         if table is not None and number in _kept(source.shape):
@@ -92,7 +101,31 @@ def restored_linear(native: ModuleType, saved: SavedKernel) -> NativeLinear:
         raise ValueError(f"{facts} describes no packed weight")
     source = PackSource(shape=shape, tables=_tables(saved, shape, present), **numbers)
     bias = saved.tables.get(BIAS)
-    return NativeLinear.held(native, source, activation, bias, saved.memory, segments)
+    kernel = NativeLinear.held(native, source, activation, bias, saved.memory, segments)
+    if INPUTS in facts and not kernel.round_inputs(_rounding(facts[INPUTS])):
+        raise ValueError(f"{facts} describes inputs in groups that do not divide them")
+    return kernel
+
+
+def _described(step: InputRounding) -> dict[str, Any]:
+    """Return a rounding as JSON values; a bound of infinity is null."""
+    values = asdict(step)
+    return values if math.isfinite(step.bound) else {**values, "bound": None}
+
+
+def _rounding(values: object) -> InputRounding:
+    """Return a described rounding. Raises ValueError for one that cannot be."""
+    if not isinstance(values, dict) or values.keys() != {each.name for each in fields(InputRounding)}:
+        raise ValueError(f"{values!r} describes no rounding of inputs")
+    numbers, rule, group, zero = (values[name] for name in ("numbers", "rule", "group_size", "zero"))
+    bound = math.inf if values["bound"] is None else values["bound"]
+    reals = [value for value in (values["scale"], bound) if type(value) in (int, float) and value > 0]
+    whole = [value for value in (group, zero) if type(value) is int and abs(value) < MAX_GROUP]
+    named = isinstance(numbers, str) and isinstance(rule, str) and numbers in KINDS and rule in RULES
+    if not named or len(reals) + len(whole) < 4 or group < 0 or not math.isfinite(values["scale"]):
+        raise ValueError(f"{values!r} describes no rounding of inputs")
+    known: Any = rule
+    return InputRounding(numbers, known, group, float(values["scale"]), zero, float(bound))
 
 
 def _is_sensible(shape: tuple[int, int], numbers: dict[str, int]) -> bool:

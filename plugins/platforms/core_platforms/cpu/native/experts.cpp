@@ -57,6 +57,9 @@ void place_stage(LinearCall &call, const KernelTable *table, long rows, Parts &p
     call.meta = parts.take<GroupMeta>(call.weight->input_groups * rows);
 }
 
+// Whether each block stages its own inputs: they depend on the expert, not on the token alone.
+bool stages_apart(const ExpertsLayer &layer) { return layer.weight_inputs || layer.own_inputs; }
+
 void stage_tile(const void *context, long tile) {
     const Job &job = *(const Job *)context;
     job.table->stage(&job.stage, tile * 8, at_most(tile * 8 + 8, job.tokens));
@@ -66,7 +69,7 @@ long token_of(const Job &job, long position) { return job.order[position] / job.
 
 // Points `call` to the inputs of one row where they lie already.
 bool in_place(const Job &job, const Block &block, LinearCall &call) {
-    if (block.end - block.begin > 1 || job.call->layer->weight_inputs) return false;
+    if (block.end - block.begin > 1 || stages_apart(*job.call->layer)) return false;
     const LinearCall &from = job.stage;
     const long token = token_of(job, block.begin);
     call.x = from.x + token * from.x_stride;
@@ -77,25 +80,26 @@ bool in_place(const Job &job, const Block &block, LinearCall &call) {
     return true;
 }
 
-// Copies the inputs of a block's rows next to one another, each multiplied by its weight, and stages them. Their
-// scales differ from the token's, so the token's staged row cannot be reused.
-void gather_weighted(const Job &job, const Block &block, LinearCall &call, Parts parts) {
+// Copies the inputs of a block's rows next to one another, where asked each multiplied by its weight, and stages them.
+// Their scales differ from the token's, so the token's staged row cannot be reused.
+void gather_apart(const Job &job, const Block &block, LinearCall &call, Parts parts) {
     const LinearCall &from = job.stage;
     const long rows = block.end - block.begin, k = from.weight->k;
     float *x = parts.take<float>(rows * k);
     for (long i = 0; i < rows; i++) {
         const float *row = from.x + token_of(job, block.begin + i) * from.x_stride;
-        const float weight = job.weights[job.order[block.begin + i]];
+        const float weight = job.call->layer->weight_inputs ? job.weights[job.order[block.begin + i]] : 1;
         for (long j = 0; j < k; j++) x[i * k + j] = weight * row[j];
     }
     call.x = x, call.x_stride = k;
+    call.weight = job.call->layer->gate_up[block.expert];
     place_stage(call, job.table, rows, parts);
     if (call.staged) job.table->stage(&call, 0, rows);
 }
 
 // Copies the inputs of a block's rows next to one another.
 void gather(const Job &job, const Block &block, LinearCall &call, Parts parts) {
-    if (job.call->layer->weight_inputs) return gather_weighted(job, block, call, parts);
+    if (stages_apart(*job.call->layer)) return gather_apart(job, block, call, parts);
     const LinearCall &from = job.stage;
     const long rows = block.end - block.begin, k = from.weight->k, groups = from.weight->input_groups;
     float *x = nullptr;
@@ -117,7 +121,7 @@ void gather(const Job &job, const Block &block, LinearCall &call, Parts parts) {
 size_t gathered_bytes(const Job &job, long rows) {
     Parts parts = {nullptr};
     LinearCall call = job.up;
-    if (job.call->layer->weight_inputs || !job.stage.staged) parts.take<float>(rows * job.stage.weight->k);
+    if (stages_apart(*job.call->layer) || !job.stage.staged) parts.take<float>(rows * job.stage.weight->k);
     place_stage(call, job.table, rows, parts);
     return parts.used;
 }
@@ -138,7 +142,10 @@ void multiply(const Job &job, LinearCall &call, const PackedLinear *const *weigh
 // Applies the activation in place, and stages the second product's inputs.
 void finish_block(const Job &job, const Block &block) {
     (job.call->layer->plain ? job.table->activate : job.table->gated)(&job.gate, block.begin, block.end);
-    if (job.down.staged) job.table->stage(&job.down, block.begin, block.end);
+    if (!job.down.staged) return;
+    LinearCall down = job.down;
+    down.weight = job.call->layer->down[block.expert];
+    job.table->stage(&down, block.begin, block.end);
 }
 
 // Some panels of the first product for one block. The thread that computes a block's last panels finishes it.
@@ -254,7 +261,7 @@ size_t place(Job &job, Parts parts) {
     job.done = parts.take<std::atomic<long>>(most_blocks);
     job.stage = {up, c.x + job.token * c.x_stride, c.x_stride, nullptr, 0, job.tokens, 0, nullptr, 0, nullptr, nullptr, nullptr};
     job.weights = c.weights + job.token * c.top_k;
-    if (!c.layer->weight_inputs) place_stage(job.stage, job.table, job.tokens, parts);
+    if (!stages_apart(*c.layer)) place_stage(job.stage, job.table, job.tokens, parts);
     float *inner = parts.take<float>(job.pairs * up->n), *y = parts.take<float>(job.pairs * down->n);
     job.up = {up, nullptr, 0, inner, up->n, job.pairs, 0, nullptr, 0, nullptr, nullptr, nullptr};
     job.down = {down, inner, up->n, y, down->n, job.pairs, 0, nullptr, 0, nullptr, nullptr, nullptr};

@@ -298,6 +298,20 @@ KERNEL(py_linear_pack) {
     return linear ? PyCapsule_New(linear, kCapsule, destroy) : PyErr_NoMemory();
 }
 
+// weight, rule, mantissa, exponent, zero, group, largest, least, per_step, scale, bound, floor: see InputRounding. Before the
+// weight's first product.
+KERNEL(py_linear_round) {
+    Arguments a(items, count, 12);
+    PackedLinear *linear = a.linear();
+    InputRounding r = {};
+    r.rule = (int)a.integer(), r.mantissa = (int)a.integer(), r.exponent = (int)a.integer(), r.zero = (int)a.integer();
+    r.group = a.integer(), r.largest = a.real(), r.least = a.real(), r.per_step = a.real(), r.scale = a.real();
+    r.bound = a.real(), r.floor = a.real();
+    if (!a.ok()) return nullptr;
+    linear->rounding = r;
+    return none();
+}
+
 // Format, n, k, group, super, scale_type; whether: minimum, zeros, sub_scale, sub_minimum.
 KERNEL(py_linear_prepared_bytes) {
     Arguments a(items, count, 10);
@@ -438,12 +452,13 @@ long ranges_of(long experts, long most) {
     return ranges;
 }
 
-// gate_up, down: lists of as many weights, which the caller keeps alive; plain, weight_inputs, partial, most ranges,
-// activation: its kind and numbers
+// gate_up, down: lists of as many weights, which the caller keeps alive; plain, weight_inputs, partial, own inputs, most
+// ranges, activation: its kind and numbers
 KERNEL(py_experts_pack) {
-    Arguments a(items, count, 11);
+    Arguments a(items, count, 12);
     PyObject *lists[2] = {a.object(), a.object()};
     const int plain = (int)a.integer(), weight_inputs = (int)a.integer(), partial = (int)a.integer();
+    const int own_inputs = (int)a.integer();
     const long most_ranges = a.integer();
     const ActivationSpec activation = a.activation();
     if (!a.ok()) return nullptr;
@@ -453,7 +468,8 @@ KERNEL(py_experts_pack) {
     ExpertsLayer *layer = (ExpertsLayer *)malloc(sizeof(ExpertsLayer) + 2 * experts * sizeof(PackedLinear *));
     if (!layer) return PyErr_NoMemory();
     const PackedLinear **weights = (const PackedLinear **)(layer + 1);
-    *layer = {experts, activation, plain, weight_inputs, partial, ranges_of(experts, most_ranges), weights, weights + experts};
+    const long ranges = ranges_of(experts, most_ranges);
+    *layer = {experts, activation, plain, weight_inputs, partial, own_inputs, ranges, weights, weights + experts};
     for (Py_ssize_t i = 0; i < 2 * experts; i++) {
         PyObject *item = PyList_GetItem(lists[i / experts], i % experts);
         weights[i] = item ? (const PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;
@@ -970,7 +986,7 @@ KERNEL(py_ranks_read) { // ranks, data, bytes, limited
 
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(compiled_isas), METHOD(set_isa), METHOD(pool_init), METHOD(pool_size),
-    METHOD(linear_pack),
+    METHOD(linear_pack), METHOD(linear_round),
     METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated),
     METHOD(linear_activated), METHOD(norm), METHOD(rotary), METHOD(gated),
     METHOD(activate), METHOD(add), METHOD(open_gate), METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),

@@ -43,6 +43,27 @@ enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3, k
 enum SubScales { kNoSubScales = 0, kSubNibbles = 1, kSubBytes = 2 };
 constexpr long kUnit = 32; // inputs whose bit planes are stored together
 
+// How a scale follows from the largest magnitude of its inputs: the rules of core_runtime/weights/input_rounding.py.
+enum InputRule {
+    kInputsKept = 0, kInputsFixed = 1, kInputsDivide = 2, kInputsLargest = 3, kInputsRange = 4, kInputsInverse = 5,
+    kInputsEven = 6, kInputsCarry = 7, kInputsFloor = 8, kInputsCeil = 9, kInputsQuotient = 10, kInputsFP8 = 11,
+};
+
+// The rounding of each row of inputs before the activation scheme; rounding.inc.h computes it.
+struct InputRounding {
+    int rule;       // an InputRule
+    int mantissa;   // stored bits of the numbers' mantissa; -1: integers
+    int exponent;   // of the largest number
+    int zero;       // zero point of kInputsFixed
+    long group;     // inputs that share a scale; 0: a row
+    float largest;  // number
+    float least;    // smallest normal number
+    float per_step; // 2^-mantissa
+    float scale;    // of kInputsFixed and kInputsFP8
+    float bound;    // a scale's inputs count as no larger than this
+    float floor;    // and with kInputsInverse as no smaller than this
+};
+
 // One weight matrix [n, k], cut into panels of 32 outputs. Within a panel, k runs outermost:
 //   f32, f16   [k][32]
 //   bf16       [ceil(k / 2)][32][2]
@@ -89,6 +110,7 @@ struct PackedLinear {
     float codes[16];  // code4: its table
     float products[16]; // the table as products read it (rounded like the inputs)
     uint8_t bytes[16];  // the table as doubled unsigned integers
+    InputRounding rounding;
 };
 
 // Data that the integer product needs about one input group of one quantized row.
@@ -395,6 +417,7 @@ struct ExpertsLayer {
     int plain;                     // no gate: the activation applies to a single product
     int weight_inputs;             // an expert's weight multiplies its input instead of its output
     int partial;                   // ids may be -1: choices that another rank computes
+    int own_inputs;                // each expert rounds its inputs in its own way, so tokens are not staged once for all
     long ranges;                   // ranges of ids with sums of their own; see CombineCall
     const PackedLinear **gate_up;  // [experts], each [2 * inner, hidden], or [inner, hidden] where plain
     const PackedLinear **down;     // [experts], each [hidden, inner]

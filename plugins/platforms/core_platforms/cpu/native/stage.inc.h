@@ -1,7 +1,8 @@
 // Stages the inputs of a packed product as its activation scheme requires: rounded to bf16, quantized to bytes, or
-// padded.
+// padded. Inputs that a checkpoint declares as narrow numbers are rounded to these first.
 //
-// A staged row has room for whole vectors beyond k and beyond the last group; the product reads zeros there.
+// A staged row has room for whole vectors beyond k and beyond the last group; the product reads zeros there. Where rounded
+// inputs are not what the product reads, they lie behind that.
 
 LANE F load_padded(const float *x, long k, long end) { // x[k..k+16), zeros from `end` on
     if (k + 16 <= end) return load(x + k);
@@ -14,6 +15,8 @@ template <bool Ordered> LANE F load_inputs(const PackedLinear &l, const float *x
     for (long i = 0; i < 16 && k + i < l.k; i++) lanes[i] = x[l.order[k + i]];
     return load(lanes);
 }
+#include "rounding.inc.h"
+
 LANE long grouped_width(const PackedLinear &l) { return l.groups * l.group > l.k ? l.groups * l.group : l.k; }
 
 // Nearest bf16, ties to even, in the upper half of each lane. The NaN that arithmetic produces stays NaN.
@@ -24,9 +27,8 @@ LANE I bf16_bits(F x) {
 }
 
 
-template <bool Ordered> LANE void stage_bf16(const LinearCall &c, long row) {
+template <bool Ordered> LANE void stage_bf16(const LinearCall &c, long row, const float *x) {
     const PackedLinear &l = *c.weight;
-    const float *x = row_f32(c, row);
     uint8_t *out = c.staged + row * c.staged_stride;
     for (long k = 0, end = grouped_width(l); k < end; k += 16) {
         F value = load_inputs<Ordered>(l, x, k);
@@ -41,10 +43,10 @@ template <bool Ordered> LANE void stage_bf16(const LinearCall &c, long row) {
     }
 }
 
-template <bool Ordered> LANE void stage_padded(const LinearCall &c, long row) {
+template <bool Ordered> LANE void stage_padded(const LinearCall &c, long row, const float *x) {
     const PackedLinear &l = *c.weight;
     float *out = (float *)(c.staged + row * c.staged_stride);
-    for (long k = 0, end = grouped_width(l); k < end; k += 16) store(out + k, load_inputs<Ordered>(l, row_f32(c, row), k));
+    for (long k = 0, end = grouped_width(l); k < end; k += 16) store(out + k, load_inputs<Ordered>(l, x, k));
 }
 
 // Quantizes to signed bytes in -127..127 with one scale, and fills in the sums that the product needs.
@@ -64,9 +66,8 @@ template <bool Ordered> LANE GroupMeta stage_group(const PackedLinear &l, const 
 }
 
 // Computes a scale for each group of inputs, which are parts of the weight groups.
-template <bool Ordered> LANE void stage_int8(const LinearCall &c, long row) {
+template <bool Ordered> LANE void stage_int8(const LinearCall &c, long row, const float *x) {
     const PackedLinear &l = *c.weight;
-    const float *x = row_f32(c, row);
     int8_t *out = (int8_t *)c.staged + row * c.staged_stride;
     GroupMeta *meta = c.meta + row * l.input_groups;
     const long whole = l.groups * l.group;
@@ -77,20 +78,16 @@ template <bool Ordered> LANE void stage_int8(const LinearCall &c, long row) {
     }
 }
 
-template <bool Ordered> LANE void stage_row(const LinearCall &c, long row) {
+template <bool Ordered> LANE void stage_row(const LinearCall &c, long row, const float *x) {
     switch (c.weight->activation) {
-    case kQuantInt8: return stage_int8<Ordered>(c, row);
-    case kRoundBF16: return stage_bf16<Ordered>(c, row);
+    case kQuantInt8: return stage_int8<Ordered>(c, row, x);
+    case kRoundBF16: return stage_bf16<Ordered>(c, row, x);
     }
-    stage_padded<Ordered>(c, row);
+    stage_padded<Ordered>(c, row, x);
 }
 
-static void stage(const LinearCall *c, long begin, long end) {
-    for (long row = begin; row < end; row++) c->weight->order ? stage_row<true>(*c, row) : stage_row<false>(*c, row);
-}
-
-// Bytes of one staged row; 0 when rows are read in place.
-static size_t staged_bytes(const PackedLinear *l) {
+// Bytes of what the product reads of one row; 0 where it reads the row in place.
+static size_t read_bytes(const PackedLinear *l) {
     size_t padded = (size_t)(grouped_width(*l) + 63) / 64 * 64;
     if (l->activation == kQuantInt8) return padded;
     if (l->activation == kRoundBF16) {
@@ -100,5 +97,36 @@ static size_t staged_bytes(const PackedLinear *l) {
         return padded * 4;
 #endif
     }
-    return l->order || grouped_width(*l) > l->k ? padded * 4 : 0;
+    return l->order || l->rounding.rule || grouped_width(*l) > l->k ? padded * 4 : 0;
+}
+
+// Whether rounded inputs are what the product reads, so that they need no room of their own.
+LANE bool reads_rounded(const PackedLinear &l) { return l.activation == kNone && !l.order; }
+
+static void stage_rounded(const LinearCall &c, long row) {
+    const PackedLinear &l = *c.weight;
+    uint8_t *read = c.staged + row * c.staged_stride;
+    const bool direct = reads_rounded(l);
+    float *rounded = (float *)(direct ? read : read + read_bytes(&l));
+    round_row(l, row_f32(c, row), rounded);
+    if (direct) {
+        memset(rounded + l.k, 0, read_bytes(&l) - l.k * sizeof(float));
+        return;
+    }
+    l.order ? stage_row<true>(c, row, rounded) : stage_row<false>(c, row, rounded);
+}
+
+static void stage(const LinearCall *c, long begin, long end) {
+    for (long row = begin; row < end; row++) {
+        if (c->weight->rounding.rule)
+            stage_rounded(*c, row);
+        else
+            c->weight->order ? stage_row<true>(*c, row, row_f32(*c, row)) : stage_row<false>(*c, row, row_f32(*c, row));
+    }
+}
+
+// Bytes of one staged row; 0 when rows are read in place.
+static size_t staged_bytes(const PackedLinear *l) {
+    const size_t read = read_bytes(l), apart = (size_t)(l->k + 15) / 16 * 64;
+    return l->rounding.rule && !reads_rounded(*l) ? read + apart : read;
 }
