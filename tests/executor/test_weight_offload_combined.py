@@ -18,21 +18,20 @@ from tests.tiny_models import save_checkpoint
 AHEAD = {"offload_group_size": 1}
 IN_PLACE = {"cpu_offload_gb": 1.0}
 FAMILIES = {"tied": "gemma3", "experts": "qwen3_moe", "plain": "llama"}
-CASES: list[tuple[str, str, dict[str, Any]]] = [
-    ("mxfp4 and a draft model", "plain", {"quantization": "mxfp4", "speculative_config": "itself"}),
-    ("int8", "plain", {"quantization": "int8"}),
-    ("fp8", "plain", {"quantization": "fp8"}),
-    ("nf4", "plain", {"quantization": "nf4"}),
-    ("tied", "tied", {}),
-    ("tied and int8", "tied", {"quantization": "int8"}),
-    ("experts", "experts", {}),
-    ("rounded experts", "experts", {"quantization": "experts_int8"}),
+CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("mxfp4 and a draft model", "plain", {"quantization": "mxfp4", "speculative_config": "itself"}, AHEAD),
+    ("int8 in place", "plain", {"quantization": "int8"}, IN_PLACE),
+    ("fp8", "plain", {"quantization": "fp8"}, AHEAD),
+    ("nvfp4", "plain", {"quantization": "nvfp4"}, AHEAD),
+    ("tied in place", "tied", {}, IN_PLACE),
+    ("tied and int8", "tied", {"quantization": "int8"}, AHEAD),
+    ("experts", "experts", {}, AHEAD),
+    ("rounded experts in place", "experts", {"quantization": "experts_int8"}, IN_PLACE),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [AHEAD, IN_PLACE], ids=["prefetch", "uva"])
-@pytest.mark.parametrize(("family", "given"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(("family", "given", "how"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_tokens_are_those_of_weights_on_the_device(
     tmp_path: Path, family: str, given: dict[str, Any], how: dict[str, Any]
 ) -> None:
