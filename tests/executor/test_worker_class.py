@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from core.api.errors import UserError
+from core.api.errors import ConfigError, UserError
+from core_config.resolve import resolve
 from core_frontend.llm import LLM
 from tests.executor import own_workers
 from tests.inside import core_of, worker_of
@@ -62,3 +63,11 @@ def test_each_rank_has_one(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert "/Counting-" in core_of(llm).executor.numerics
     with pytest.raises(UserError, match="expected a subclass"):
         engine(tiny_llama, worker_cls=f"{PATH}:NoWorker", **settings)
+
+
+def test_an_executor_without_such_a_worker_is_named(tiny_llama: Path, tmp_path: Path) -> None:
+    source = "from core.plugin.manifest_of import manifest_of\nKIND, CONTRACT = 'executor', 1\n"
+    (tmp_path / "mine.py").write_text(source + "core_spec, core_load = manifest_of('mine', 'another', 'a.b:C')\n")
+    given = {"model": str(tiny_llama), "plugins": str(tmp_path / "mine.py"), "worker_cls": "a:B", "executor": "mine"}
+    with pytest.raises(ConfigError, match="--worker-cls: only the executors torch and mp have such a worker, not mine"):
+        resolve(given, context="llm", environ={})
