@@ -17,11 +17,13 @@ from core.plugin.discovery import origin
 from core.plugin.kinds import RESERVED_NAMES
 from core.plugin.manifest import ManifestError
 from core.plugin.registry import PluginRegistry
+from core_config.stages.quantization_names import METHOD_NAMES
 from core_formats.plugin_rows import installed_rows
 from core_formats.row_files import FormatKind, names_of, own_rows
 
 FORMATS: Final[dict[str, FormatKind]] = {"tool_call_parser": "tools", "reasoning_parser": "reasoning"}
 """Arguments whose names are rows of data, from the engine or from plugins of the kind response_format."""
+OTHERS: Final = "names of other engines"
 
 
 def names_for(field: Field) -> list[Section]:
@@ -52,6 +54,8 @@ def _plugins(kind: str, registry: PluginRegistry) -> Iterator[tuple[str, str]]:
         # A name that two packages offer has to be written with its package.
         name = row.name if names.count(row.name) == 1 else f"{row.distribution}:{row.name}"
         yield name, f"{_summary(row, registry)} ({origin(row)})"
+    if kind == "quantization":
+        yield OTHERS, ", ".join(f"{name} ({means})" for name, means in METHOD_NAMES.aliases.items())
     if rows:
         yield f"core plugins list --kind={kind}", "Whether each can be used on this machine."
     else:
