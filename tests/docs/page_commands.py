@@ -5,7 +5,6 @@ Owns: how commands are found in blocks of bash. Never does: run one. Called by t
 
 from __future__ import annotations
 
-import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -45,8 +44,10 @@ def all_commands(text: str) -> Iterator[list[str]]:
 
 
 def _behind(words: list[str]) -> Iterator[list[str]]:
-    """Yield what follows `core`, which may stand behind variables and other commands; a namespace of that name is none."""
-    for place, (before, word) in enumerate(itertools.pairwise(["", *words])):
-        if word.rpartition("/")[2] == "core" and before not in ("-n", "--namespace") and words[place + 1 :]:
-            yield words[place + 1 :]
+    """Yield what follows `core`, which may stand behind variables and other commands; to kubectl it names something else."""
+    if words[:1] == ["kubectl"]:
+        return
+    for place, word in enumerate(words[:-1], 1):
+        if word.rpartition("/")[2] == "core":
+            yield words[place:]
             return
