@@ -108,8 +108,8 @@ def test_a_tokenizer_that_is_a_plugin_harms_its_own_request_alone(
     """It is called in a process that can be ended, even for tiny bodies."""
     with run_server(ServerConfig(uvicorn_log_level="warning"), tokenizer=opened(tmp_path)) as server:
 
-        def complete(prompt: str) -> Any:
-            return server.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 2})
+        def complete(prompt: str, **more: Any) -> Any:
+            return server.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 2, **more})
 
         before = complete("hello, hell and wörld").json()
         assert before["usage"]["prompt_tokens"] == len(["hello", ",", " ", "hell", *" and ", "wörld"])
@@ -120,6 +120,8 @@ def test_a_tokenizer_that_is_a_plugin_harms_its_own_request_alone(
         assert refused.status_code == 400 and "no language of mine" in refused.text
         monkeypatch.setattr(server.preparer.small, "lane", replace(SMALL_LANE, job_seconds=0.5))
         hung = complete("HANG")
+        assert hung.status_code == 400 and hung.json()["error"]["code"] == "too_much_work", hung.text
+        hung = complete("hello", bad_words=["a HANG"])  # not in the server's own process, which all clients share
         assert hung.status_code == 400 and hung.json()["error"]["code"] == "too_much_work", hung.text
         monkeypatch.undo()
         assert complete("hello, hell and wörld").json()["choices"] == before["choices"]

@@ -8,6 +8,7 @@ from tests.attack import (
     rows_sessions,
     rows_shapes,
     rows_texts,
+    rows_token_io,
     rows_vectors,
 )
 from tests.attack.row import Row
@@ -19,6 +20,7 @@ THEMES: dict[str, list[Row]] = {
     "shapes": rows_shapes.rows(),
     "items": rows_items.rows(),
     "sessions": rows_sessions.rows(),
+    "token ids": rows_token_io.rows(),
     "vectors": rows_vectors.rows(),
     "http": rows_http.rows(),
 }

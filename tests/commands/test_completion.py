@@ -63,6 +63,7 @@ def test_bash_completes_choices(scripts, words):
 def test_bash_completes_plugin_names_and_plugins_own_arguments(scripts):
     assert set(bash(scripts, "core", "serve", "-q", "")) >= {"auto", "gguf"}
     assert "torch_sdpa" in bash(scripts, "core", "serve", "--attention-backend", "=")
+    assert "xgrammar" in bash(scripts, "core", "serve", "--structured-outputs-config.backend", "=")
     assert bash(scripts, "core", "serve", "--platform-config.sp") == ["--platform-config.spin_microseconds"]
 
 

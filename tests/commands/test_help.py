@@ -11,6 +11,7 @@ import pytest
 
 from core.args.schema import schema
 from core.commands.main import main
+from core.plugin.registry import PluginRegistry
 from core_config.arguments.help import COMMON
 
 
@@ -56,6 +57,44 @@ def test_narrowed(word, there, absent, capsys):
     text = text_of(word, capsys)
     assert all(words in text for words in there), text
     assert not any(words in text for words in absent), text
+
+
+@pytest.mark.parametrize(
+    "field", [field for field in schema().fields.values() if field.arg.plugin], ids=lambda it: it.flag
+)
+def test_the_help_of_an_argument_lists_the_plugins_that_it_names(field, capsys):
+    rows = PluginRegistry().rows(field.arg.plugin)
+    for flag in field.flags:
+        lines = text_of(flag, capsys).partition(f"Names for {field.flag}:")[2].splitlines()
+        heads = [line[2:].split("  ")[0] for line in lines if line[2:3].strip()]
+        if field.name == "quantization":
+            assert heads.pop(-2) == "names of other engines" and "awq_marlin (awq)" in " ".join(" ".join(lines).split())
+        assert heads[:-1] == [row.name for row in rows]
+        assert heads[-1] == (f"core plugins list --kind={field.arg.plugin}" if rows else "(none)")
+        words = " ".join(" ".join(lines).split())
+        assert words.count(f"({rows[0].distribution} " if rows else "No installed package offers one.") > 0
+
+
+@pytest.mark.parametrize(
+    ("word", "there"),
+    [
+        ("--tool-call-parser", ["hermes, qwen3_json", "llama3_json"]),
+        ("reasoning_parser", ["deepseek_r1"]),
+        ("structured-outputs-config", ["Names for --structured-outputs-config.backend:", "llguidance", "xgrammar"]),
+    ],
+)
+def test_names_of_formats_and_of_keys_are_listed(word, there, capsys):
+    text = text_of(word, capsys)
+    assert all(words in text for words in there), text
+
+
+def test_plugins_of_files_are_listed_and_blocked_ones_say_why(tmp_path, monkeypatch, capsys):
+    source = "from core.plugin.manifest_of import manifest_of\nKIND, CONTRACT = 'quantization', 1\n"
+    (tmp_path / "mine.py").write_text(source + "core_spec, core_load = manifest_of('mine', 'three bits', 'a.b:C')\n")
+    monkeypatch.setenv("CORE_PLUGINS", str(tmp_path / "mine.py"))
+    assert " mine three bits (" in " ".join(text_of("--quantization", capsys).split())
+    monkeypatch.setenv("CORE_PLUGINS", "no:gguf")
+    assert "gguf cannot be used: " in " ".join(text_of("--quantization", capsys).split())
 
 
 def seconds_of(words):

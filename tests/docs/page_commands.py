@@ -1,11 +1,10 @@
-"""The commands `core serve` and `core chat` of all pages, as their readers would type them.
+"""The commands of all pages that begin with `core`, as their readers would type them.
 
 Owns: how commands are found in blocks of bash. Never does: run one. Called by test_page_commands.py.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -24,6 +23,13 @@ def pages() -> list[Path]:
 
 def commands_of(text: str, verb: str = "serve") -> Iterator[list[str]]:
     """Yield the words behind `core VERB` of each command in the blocks of a page; comments are left out."""
+    for first, *words in all_commands(text):
+        if first == verb:
+            yield words
+
+
+def all_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words behind `core` of each command in the blocks of a page, at least one."""
     for block in BLOCK.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&<>")
@@ -33,13 +39,15 @@ def commands_of(text: str, verb: str = "serve") -> Iterator[list[str]]:
                 if not ENDS.match(word):
                     words.append(word)
                     continue
-                yield from _behind(words, verb)
+                yield from _behind(words)
                 words = []
 
 
-def _behind(words: list[str], verb: str) -> Iterator[list[str]]:
-    """Yield what follows `core VERB`, which may stand behind variables and other commands."""
-    for place, pair in enumerate(itertools.pairwise(words)):
-        if pair[0].rpartition("/")[2] == "core" and pair[1] == verb:
-            yield words[place + 2 :]
+def _behind(words: list[str]) -> Iterator[list[str]]:
+    """Yield what follows `core`, which may stand behind variables and other commands; to kubectl it names something else."""
+    if words[:1] == ["kubectl"]:
+        return
+    for place, word in enumerate(words[:-1], 1):
+        if word.rpartition("/")[2] == "core":
+            yield words[place:]
             return

@@ -1,14 +1,18 @@
 """Every `core serve` that a page shows is a command that the engine takes: resolved as by `core config explain`, for a dense
-model of 8B with dummy weights, it leads to no problem and no warning but those that `EXPECTED` has, with the reason.
+model of 8B with dummy weights, it leads to no problem and no warning but those that `EXPECTED` has, with the reason. The flags
+of all other commands are those of their help.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from core.api.errors import ConfigError
-from tests.docs.page_commands import commands_of, pages
+from core.args.schema import schema
+from core.commands.main import main
+from tests.docs.page_commands import all_commands, commands_of, pages
 from tests.docs.recipes import complaints
 from tests.layout import ROOT
 
@@ -71,6 +75,24 @@ def test_a_page_shows_commands_that_the_engine_takes(page: str, folder: Path) ->
         if not any(word.startswith("--help") or word in SEVERAL for word in words):
             unexpected = [line for line in problems_of(words) if not any(piece in line for piece in EXPECTED)]
             assert not unexpected, words
+
+
+OTHERS = [command for path in pages() for command in all_commands(path.read_text()) if command[0] != "serve"]
+GROUPS = ("bench", "config", "kv", "models", "nodes", "plugins")
+"""Commands whose next word is a command, too."""
+
+
+@pytest.mark.parametrize("verb", sorted({command[0] for command in OTHERS}))
+def test_pages_show_flags_that_a_command_has(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = {flag for field in schema().fields.values() for flag in field.flags}
+    for words in (command for command in OTHERS if command[0] == verb):
+        own = words[: 1 + (verb in GROUPS and len(words) > 1)]
+        assert main([*own, "--help"]) == 0, own
+        known = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", capsys.readouterr().out)) | engine
+        flags = [
+            word.partition("=")[0].partition(".")[0] for word in words[len(own) :] if re.match("--?[a-zA-Z]", word)
+        ]
+        assert {flag for flag in flags if " " not in flag} <= known, words
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,36 @@ def test_a_killed_processing_process_costs_its_own_request(server: Server, clien
     assert "ended" in str(failures[0])
     assert ask(client, text("kill"), shown(4)).choices[0].token_ids == before
     assert ask(client, text("kill"), shown(51)).choices[0].token_ids
+
+
+def test_several_processes_read_media_at_once(
+    server: Server, client: openai.OpenAI, llava: Path, tmp_path: Path
+) -> None:
+    """A process that stands still holds up its own picture alone; the next one goes to the process with the fewest jobs."""
+    seeds = range(60, 68)
+    expected = [ask(client, text("several"), shown(seed)).choices[0].token_ids for seed in seeds]
+    arguments = ["--dtype", "float32", "--seed", "0", "--renderer-num-workers", "3", "--mm-processor-cache-gb", "0"]
+    with serving(tmp_path / "log", "--model", str(llava), *arguments) as other:
+        several = client_of(other)
+
+        def answer(seed: int) -> Any:
+            return ask(several, text("several"), shown(seed)).choices[0].token_ids
+
+        with ThreadPoolExecutor(9) as threads:
+            assert list(threads.map(answer, seeds)) == expected
+            started = processes(other, PROCESS)
+            assert len(started) == 3
+            for process in started:
+                process.suspend()
+            futures = [threads.submit(answer, seed) for seed in seeds[:3]]
+            for number, process in enumerate(started, 1):
+                process.resume()
+                while sum(future.done() for future in futures) < number:
+                    wait([future for future in futures if not future.done()], 60, FIRST_COMPLETED)
+                # The others have a picture each, and a further one does not wait for them.
+                assert sum(future.done() for future in futures) == number
+                assert threads.submit(answer, seeds[3]).result(60) == expected[3]
+            assert [future.result() for future in futures] == expected[:3]
 
 
 def test_answers_go_on_after_the_death_of_the_engine(server: Server, client: openai.OpenAI) -> None:

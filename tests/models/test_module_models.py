@@ -148,6 +148,7 @@ def test_logits_are_those_of_the_row(model_type: str, tmp_path: Path) -> None:
             {**GROUPED, "layer_types": ["minimax_m3_sparse", "full_attention"], "index_n_heads": 2},
             "'block_indices', which is not known",
         ),
+        ("lfm2", {**GROUPED, "layer_types": ["conv", "full_attention"]}, "carry a state"),
         ("mamba", {"hidden_size": 48, "num_hidden_layers": 1, "vocab_size": 131}, "carry a state"),
         ("bert", {**SHAPE, "num_hidden_layers": 1}, "not causal"),
         ("nonsense", {}, "cannot build a model of type 'nonsense'"),

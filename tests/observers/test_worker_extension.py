@@ -68,7 +68,12 @@ def test_methods_are_called_with_the_worker(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("nowhere.Mine", "cannot be imported"), (f"{__name__}.engine", "is no class"), ("Mine", "cannot be imported")],
+    [
+        ("nowhere.Mine", "cannot be imported"),
+        (f"{__name__}.engine", "is no class"),
+        ("Mine", "expected module:Class"),
+        (f"{__name__}:Yours", "has no 'Yours'"),
+    ],
 )
 def test_classes_that_are_not_there_are_sentences(path: str, words: str) -> None:
     with pytest.raises(UserError, match=words):

@@ -1,8 +1,11 @@
 """The tokens of a session: which prompts go on from sampled tokens, and which do not."""
 
+from pathlib import Path
+
 from core_frontend.sessions.turns import CONTROL, FIRST, OTHER, Joined, Reading, Turn, joined, next_turn
 from core_tokens.tokenizer import Tokenizer
 from tests.sessions.merging import letters, merging_tokenizer
+from tests.tokenizers.plugged_tokenizer import opened
 
 TOKENIZER = merging_tokenizer()
 PROMPT = "<|im_start|>user\nall</s>\n<|im_start|>assistant\n"
@@ -78,3 +81,20 @@ def test_characters_of_several_tokens() -> None:
     half = after([], PROMPT, "wör", end=False)
     object.__setattr__(half, "own", half.own[:-2])  # ends within "ö"
     assert TOKENIZER.decode(join([half], read(text)).ids, skip_special_tokens=False) == text
+
+
+def test_a_tokenizer_that_is_a_plugin_is_not_asked_again(tmp_path: Path) -> None:
+    """It would sleep if it were, in a thread that nothing ends."""
+    tokenizer = opened(tmp_path)
+    hello, hell = tokenizer.encode("hello")[0], tokenizer.encode("hell")[0]
+    first = joined("s", [], Reading("hello ", [hello, 32], False, 1000), tokenizer)
+    turn = next_turn(first, "hello ", False, [hell, *b"o"])
+    found = joined("s", [turn], Reading("hello hello HANG", [hello, 32, hello, *b" HANG"], False, 1000), tokenizer)
+    assert (found.ids, found.kept) == ([hello, 32, hell, *b"o HANG"], 4)
+    within = joined(
+        "s",
+        [next_turn(first, "hello ", False, [*b"hel"])],
+        Reading("hello hello", [hello, 32, hello], False, 1000),
+        tokenizer,
+    )
+    assert (within.ids, within.kept) == ([hello, 32, hello], 2), "no token begins where the sampled ones end"

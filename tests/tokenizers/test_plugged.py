@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from core import LLM, SamplingParams
@@ -110,6 +111,11 @@ def test_an_engine_reads_and_writes_with_it(tmp_path: Path, tiny_llama: Path) ->
         assert plain.outputs[0].text == b"".join(spelled).decode(errors="replace")
         [formed] = llm.generate(["x"], form, use_tqdm=False)
         assert formed.outputs[0].text in ("wörld", "hell") and formed.outputs[0].finish_reason == "stop"
+        # The plugin would sleep if a step asked it for the tokens of this text, which the form leaves no choice of.
+        hangs = msgspec.structs.replace(form, structured_outputs=StructuredOutputsParams(regex="[ab]HANG"))
+        for _ in range(2):
+            [forced] = llm.generate(["x"], hangs, use_tqdm=False)
+            assert forced.outputs[0].text[1:] == "HANG"
         with pytest.raises(PluginError, match="'mine'"):
             llm.generate(["RAISE"], greedy, use_tqdm=False)
         [again] = llm.generate(["hell and wörl"], greedy, use_tqdm=False)

@@ -31,6 +31,7 @@ from core_observers.observer_settings import CRASH_DUMP, NUMA_BINDING, PROFILE_W
 from core_runtime.specs.operation_order import OPERATION_ORDER, as_order
 from core_runtime.specs.profile_settings import PROFILE
 from core_runtime.specs.tail import TAIL
+from core_runtime.specs.worker_class import EXECUTORS, WORKER_CLASS
 
 Arguments = dict[str, Any]
 NOUNS = {"attention": "attention backend", "kernels": "provider of kernels", "kv_connector": "KV connector"}
@@ -43,6 +44,14 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
     for manifest in chosen.manifests():
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
     _add_settings(arguments, settings, is_sound=not problems)
+    if settings["worker_cls"] != "auto":
+        arguments[WORKER_CLASS] = {"cls": settings["worker_cls"]}
+        executor = chosen.name("executor")
+        if executor not in EXECUTORS:
+            names = " and ".join(EXECUTORS)
+            problems.append(
+                f"--worker-cls: only the executors {names} have such a worker, not {executor}; leave it out."
+            )
     attention: dict[str, str] = {}
     for kind in LAYER_KINDS:
         name = chosen.name(f"attention.{kind}")

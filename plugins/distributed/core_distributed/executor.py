@@ -39,7 +39,7 @@ from core_distributed.rank_config import is_crowded, rank_config
 from core_platforms.cpu.ranks import SPIN_MICROSECONDS
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.plan_wire import PlanEncoder
-from core_runtime.executor.worker import Worker
+from core_runtime.executor.worker_class import worker_class
 from core_supervision.link.anonymous_file import anonymous_file
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class RanksExecutor:
         self._send(Kind.START, msgspec.msgpack.encode(start))
         try:
             self._ranks = ranks_of(self._groups, self._arguments)
-            self.worker = Worker(own, self._ranks)
+            self.worker = worker_class(own)(own, self._ranks)
         except Exception:
             self._raise_death(CoreError)
             raise

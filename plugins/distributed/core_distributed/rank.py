@@ -36,6 +36,7 @@ from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.stage import FAILED_ELSEWHERE
 from core_runtime.executor.steps.plan_wire import PlanDecoder
 from core_runtime.executor.worker import Worker
+from core_runtime.executor.worker_class import worker_class
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class FollowingRank:
         self._groups.set_patience(0, start.spin_microseconds)
         try:
             self._ranks = ranks_of(self._groups, start.arguments)
-            self._worker = Worker(config, self._ranks)
+            self._worker = worker_class(config)(config, self._ranks)
             self._reloader = Reloader(self._worker)
             standing = agreement.standing_of(self._worker, self._groups.layout, self._group.rank)
             if start.arguments.balance_interval:

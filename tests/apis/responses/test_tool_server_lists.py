@@ -75,6 +75,7 @@ def test_lists_that_lie() -> None:
         fine,
         ServerTool("array", "", {"type": "array"}),
         ServerTool("large", "x" * MOST_LIST, {}),
+        ServerTool("halves", "a lone \ud800", SCHEMA),
     ]
     kept, problems = usable([fine, *bad])
     assert kept == [fine] and len(problems) == len(bad)

@@ -31,6 +31,7 @@ from core_formats.answers.plan import check_template
 from core_formats.conversation_prompts import ConversationPrompts
 from core_formats.markers import markers_of
 from core_formats.tool_use import ToolUse
+from core_frontend.prompts.bad_words import bad_word_tokens
 from core_grammars.spec import as_text
 from core_media.reading.given import set_options
 from core_media.reading.parts import take_media
@@ -172,6 +173,9 @@ class Preparation:
         if params.structured_outputs is not None:
             with own_names(form_names(body.form_field)):
                 params.structured_outputs = as_text(params.structured_outputs, self.settings.max_grammar_size)
+        if params.bad_words and self.tokenizer.plug is not None:
+            # The server tokenizes them again where nothing could end a plugin that hangs; this process can be ended.
+            bad_word_tokens(self.tokenizer, params.bad_words)
         return params
 
     def render(self, conversation: Conversation, use: ToolUse) -> WrittenText:

@@ -55,7 +55,11 @@ def usable(tools: Iterable[ServerTool]) -> tuple[list[ServerTool], list[str]]:
     problems: list[str] = []
     num_bytes = 0
     for tool in tools:
-        size = len(_encode(tool))
+        try:
+            size = len(_encode(tool))
+        except (TypeError, ValueError, RecursionError) as error:  # lone surrogates, more levels than are read
+            problems.append(f"the name, description or schema of {tool.name[:80]!r} is no JSON ({error})")
+            continue
         if not TOOL_NAME.fullmatch(tool.name):
             problems.append(f"the name {tool.name[:80]!r} is none of 1 to 64 letters, digits, '_', '.' and '-'")
         elif tool.name in kept:

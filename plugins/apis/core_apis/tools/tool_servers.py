@@ -106,7 +106,7 @@ class ToolServers:
         except Exception as error:
             reason = reason_of(error)
             logger.warning("A call of the tool '%s' of the tool server '%s' failed: %s", name, label, reason)
-            return CallResult(error=reason)
+            return checked(CallResult(error=reason))
         return checked(result)
 
     async def _within(self, task: asyncio.Task[Any], seconds: float) -> Any:
@@ -168,8 +168,11 @@ class ToolServers:
 
 
 def checked(result: CallResult) -> CallResult:
-    """Return a result, or an error in the place of one that is too large."""
-    size = len((result.output or result.error or "").encode())
+    """Return a result, or an error in the place of one that is too large or no Unicode text."""
+    try:
+        size = len((result.output or result.error or "").encode())
+    except UnicodeEncodeError:
+        return CallResult(error="The result has a lone surrogate; expected Unicode text.")
     if size <= MOST_RESULT:
         return result
     return CallResult(error=f"The result has {size} bytes; expected at most {MOST_RESULT}.")

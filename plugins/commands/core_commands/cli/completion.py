@@ -202,9 +202,8 @@ def _flags(field: Field, registry: PluginRegistry) -> list[Flag]:
     """Return every spelling of an argument, including a switch's `--no-...`."""
     values = [str(choice) for choice in field.arg.choices]
     values += [word for word, _ in field.arg.words]
-    if field.arg.plugin is not None and not field.is_mapping:
-        values.append("auto")
-        values += [row.name for row in registry.rows(field.arg.plugin) if row.name not in RESERVED_NAMES]
+    if not field.is_mapping:
+        values += _plugin_names(field, registry)
     unique = tuple(dict.fromkeys(values))
     switch = field.base is bool
     found = [Flag(name, field.arg.help, unique, not switch) for name in field.flags]
@@ -214,8 +213,16 @@ def _flags(field: Field, registry: PluginRegistry) -> list[Flag]:
         choices = tuple(map(str, key.arg.choices))
         if key.base is bool:
             choices = ("true", "false")
+        choices += tuple(_plugin_names(key, registry))
         found.append(Flag(f"{field.flag}.{key.name}", key.arg.help, choices, True))
     return found
+
+
+def _plugin_names(field: Field, registry: PluginRegistry) -> list[str]:
+    """Return the names of plugins that an argument or a key can be given; empty where it names none."""
+    if field.arg.plugin is None:
+        return []
+    return ["auto", *(row.name for row in registry.rows(field.arg.plugin) if row.name not in RESERVED_NAMES)]
 
 
 def _cases(words: Words, indent: str, variable: str = "words") -> str:

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from core.api.errors import UserError
 from core.args.show import Section, show
 from core.plugin.kinds import KINDS
-from core_config.arguments.help import ELSEWHERE, argument_sections, group_sections, sections_about, short_sections
+from core_config.arguments.help import (
+    ELSEWHERE,
+    argument_named,
+    argument_sections,
+    group_sections,
+    sections_about,
+    short_sections,
+)
 from core_config.arguments.parser import Parsed, Parser
 
 _WORDS = (
@@ -36,6 +43,7 @@ def show_engine_help(usage: str, intro: str, word: str) -> None:
 
 def _narrowed(word: str) -> list[Section]:
     """Return the arguments that `word` names: the engine's, or else those of plugins. Raises UserError."""
+    from core_commands.cli.plugin.choices import names_for
     from core_commands.cli.plugin.help import plugin_sections, plugins_with
 
     head, dot, _ = word.partition(".")
@@ -48,6 +56,9 @@ def _narrowed(word: str) -> list[Section]:
         if not found:
             raise
         return found
+    field = argument_named(word)
+    if field is not None:
+        return [*sections, *names_for(field)]
     is_short = word.startswith("-") and not word.startswith("--")
     if [section.title for section in sections] == [ELSEWHERE] and not is_short:
         return [*plugins_with(word), *sections]

@@ -78,6 +78,12 @@ def sections_about(word: str) -> list[Section]:
     return sections
 
 
+def argument_named(word: str) -> Field | None:
+    """Return the argument that `word` names exactly, with or without dashes; None where it names none, or several."""
+    plain = word.lstrip("-")
+    return schema().named(plain.lower()) or schema().short(plain)
+
+
 def group_sections() -> list[Section]:
     """Return the list of groups, for `--help=listgroup`."""
     known = schema()
@@ -190,7 +196,7 @@ def _metavar(field: Field) -> str:
 def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:
     """Return the arguments and foreign names that `word` matches: by name, else by group, else by a word in name or text."""
     plain = word.lstrip("-").replace("-", "_")
-    exact = known.named(plain.lower()) or known.short(word.lstrip("-"))
+    exact = argument_named(word)
     if exact is not None:
         return [exact], []
     row = foreign_named(plain.lower()) or with_short(word.lstrip("-"))

@@ -14,7 +14,7 @@ from core_kv_connectors.halves.thread import HalfThread
 from core_runtime.executor.profiling import profiler_of
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.ahead import MOST_IN_FLIGHT, Begun
-from core_runtime.executor.worker import Worker
+from core_runtime.executor.worker_class import worker_class
 
 
 class UniprocExecutor:
@@ -28,7 +28,7 @@ class UniprocExecutor:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self.worker = Worker(config)
+        self.worker = worker_class(config)(config)
         self.num_blocks = self.worker.num_blocks
         self.page_bytes = self.worker.kv_memory.page_bytes
         self.numerics = self.worker.numerics

@@ -28,6 +28,7 @@ from core_frontend.adapters import set_adapter
 from core_frontend.api.explanation import Source
 from core_frontend.api.pooling_outputs import StepRewards, TextPieces
 from core_frontend.api.pooling_params import PoolingParams
+from core_frontend.prompts.bad_words import bad_word_tokens
 from core_frontend.prompts.pooling_input import PoolingInput
 from core_frontend.prompts.prompt_parser import Prompt, PromptInput, PromptParser, check_unicode, need_tokenizer
 from core_frontend.request_settings import LengthLimit, RequestSettings, request_settings
@@ -320,14 +321,10 @@ class InputProcessor:
         if not params.bad_words:
             return []
         tokenizer = need_tokenizer(self.tokenizer, "a bad word", "bad_words")
-        check_unicode("bad_words", "".join(params.bad_words))
-        texts = [start + word.lstrip() for word in params.bad_words for start in ("", " ")]
-        encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
-        found = dict.fromkeys(map(tuple, encoded))
-        found.pop((), None)
+        found = bad_word_tokens(tokenizer, params.bad_words)
         for ids in found:
             check_token_ids("bad_words", ids, self.model)
-        return [list(ids) for ids in found]
+        return found
 
     def _seed(self, params: SamplingParams) -> int:
         if params.seed is not None:

@@ -111,7 +111,10 @@ def joined(name: str, turns: Sequence[Turn], prompt: Reading, tokenizer: Tokeniz
         for turn in _matching(turns, prompt)[:MOST_PLACES]:
             places += _places(turn, prompt.text, tokenizer)
     for place in sorted(places, key=lambda place: -place.character)[:MOST_PLACES]:
-        rest = tokenizer.encode(prompt.text[place.character :], add_special_tokens=False)
+        rest = _read_on(prompt, place.character, tokenizer)
+        if rest is None:
+            note = MERGED
+            continue
         if rest and prompt.ids[-len(rest) :] != rest:
             note = MERGED
             continue
@@ -121,6 +124,26 @@ def joined(name: str, turns: Sequence[Turn], prompt: Reading, tokenizer: Tokeniz
             continue
         return Joined(ids, place.turn, place.kept, SessionUse(name, len(turns), place.kept))
     return Joined(prompt.ids, None, 0, SessionUse(name, len(turns), 0, note))
+
+
+def _read_on(prompt: Reading, character: int, tokenizer: Tokenizer) -> list[int] | None:
+    """Return the tokens of a prompt's text from a character on; None where no token begins there.
+
+    A tokenizer that is a plugin is not asked again: nothing could end the thread in which it hangs. The prompt's own last
+    tokens are those, where their bytes are the text's.
+    """
+    text = prompt.text[character:]
+    if tokenizer.plug is None:
+        return tokenizer.encode(text, add_special_tokens=False)
+    wanted = text.encode()
+    left, first = len(wanted), len(prompt.ids)
+    while left > 0 and first > 0:
+        first -= 1
+        own = tokenizer.token_bytes(prompt.ids[first])
+        if not own or not wanted.endswith(own, 0, left):
+            return None
+        left -= len(own)
+    return None if left else prompt.ids[first:]
 
 
 def next_turn(prompt: Joined, text: str, special: bool, answer: Sequence[int]) -> Turn:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any, Self
 
 import msgspec
 
 from core.api.errors import UserError, UtilityError, nearest
 from core.engine.observer import Engine, EngineObserver, EngineStart
+from core_observers.named_object import named_object
 from core_observers.observer_settings import WORKER_EXTENSION
 
 logger = logging.getLogger(__name__)
@@ -75,12 +75,8 @@ def _plain(answer: Any) -> Any:
 
 
 def _imported(path: str) -> type:
-    """Import `module:Class` or `module.Class`. Raises UserError."""
-    module, _, name = path.replace(":", ".").rpartition(".")
-    try:
-        found = getattr(import_module(module), name)
-    except Exception as error:
-        raise UserError(f"{FLAG} {path}: cannot be imported: {type(error).__name__}: {error}.") from error
+    """Import the class. Raises UserError."""
+    found = named_object(path, f"{FLAG} {path}")
     if not isinstance(found, type):
         raise UserError(f"{FLAG} {path}: is no class; expected module:Class.")
     return found

@@ -38,6 +38,13 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 1
+    worker_cls: Annotated[
+        str,
+        Arg(
+            "A class, as module:Class or module.Class, that stands in for the worker of the executors torch and mp: a "
+            "subclass of core_runtime.executor.worker:Worker. auto: that class itself."
+        ),
+    ] = "auto"
     worker_extension_cls: Annotated[
         str | None,
         Arg(

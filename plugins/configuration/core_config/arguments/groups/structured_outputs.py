@@ -15,6 +15,7 @@ class StructuredOutputsKeys(msgspec.Struct, frozen=True, kw_only=True):
         Arg(
             "The grammar plugin that is asked first (xgrammar, llguidance, guidance, or another's name); auto: in the order "
             "that `core plugins list` shows. Requests may name another one.",
+            plugin="grammar",
         ),
     ] = "auto"
     disable_fallback: Annotated[

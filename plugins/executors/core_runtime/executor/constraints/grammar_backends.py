@@ -32,7 +32,13 @@ class GrammarBackends:
         return backend
 
     def encode(self, text: str) -> list[int]:
-        """Tokenize a piece of an answer, without special tokens."""
+        """Tokenize a piece of an answer, without special tokens; nothing where a plugin tokenizes.
+
+        The steps wait for this call, and nothing could end a plugin that hangs in it. What the model writes is learned in
+        any case, so that a forced text is drafted from the second time on.
+        """
+        if self.tokenizer.plug is not None:
+            return []
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -6,7 +6,6 @@ Called by: the worker, once.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from core.api.config import EngineConfig
@@ -15,6 +14,7 @@ from core.plugin.discovery import label
 from core.plugin.hookspecs import LoadContext
 from core.plugin.signatures import missing_parts, wrong_signatures
 from core.plugin.table import PluginTable
+from core_observers.named_object import named_object
 from core_runtime.contracts import LogitsProcessor
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.processors.indexed import IndexedProcessor
@@ -39,7 +39,7 @@ def load_processors(config: EngineConfig, plugins: PluginTable) -> list[NamedPro
 def _of_class(path: str, config: EngineConfig) -> LogitsProcessor:
     """Make an object of the class at `path`, which may follow either contract. Raises UserError."""
     said = f"--logits-processors {path}"
-    named = _imported(path, said)
+    named = named_object(path, said)
     if not isinstance(named, type):
         raise UserError(f"{said}: that is a {type(named).__name__}; expected a class.")
     try:
@@ -68,21 +68,3 @@ def _indexed(named: type[Any], config: EngineConfig) -> IndexedProcessor:
     view = VllmConfig(config)
     device = torch.device("cpu")  # rows that a processor changes are on the host
     return IndexedProcessor(lambda: named(view, device, False))
-
-
-def _imported(path: str, said: str) -> Any:
-    """Import the object at a path, `module:Class` or `module.Class`. Raises UserError."""
-    module, colon, attribute = path.partition(":")
-    if not colon:
-        module, _, attribute = path.rpartition(".")
-    if not module or not attribute:
-        raise UserError(f"{said}: expected module:Class.")
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:  # raised by the user's module
-        raise UserError(f"{said}: {module} cannot be imported: {type(error).__name__}: {error}.") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UserError(f"{said}: {found.__name__} has no '{part}'.")
-        found = getattr(found, part)
-    return found

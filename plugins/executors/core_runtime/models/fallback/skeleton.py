@@ -24,6 +24,8 @@ CODE = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 """A class in a module of the checkpoint, in the notation of `auto_map`."""
 USED = ("AutoConfig", "AutoModelForCausalLM")
 """Keys of `auto_map` that are followed."""
+STATEFUL = frozenset({"conv", "linear_attention", "mamba", "recurrent"})
+"""Types of layers that carry a state from token to token."""
 KEPT_OUT = ("quantization_config", "architectures", "auto_map", "torch_dtype", "dtype", "transformers_version")
 """Keys of a configuration that do not affect the modules."""
 
@@ -54,12 +56,17 @@ def build_skeleton(hf_config: Mapping[str, Any], dtype: torch.dtype, directory: 
             f"transformers {transformers.__version__} cannot build a model of type '{model_type}' from this "
             f"configuration: {type(error).__name__}: {first}"
         ) from error
-    if getattr(model, "_is_stateful", False):
+    if getattr(model, "_is_stateful", False) or _has_states(config):
         raise UserError(
             f"models of type '{model_type}' carry a state from token to token, which transformers keeps in a cache of "
             "its own; only a row of the table of families or a `model` plugin can serve them."
         )
     return model.eval()
+
+
+def _has_states(config: Any) -> bool:
+    """Whether any layer has a state by its type: LFM2 does not declare itself stateful."""
+    return not STATEFUL.isdisjoint(getattr(config, "layer_types", None) or ())
 
 
 def _configuration(hf_config: Mapping[str, Any], directory: str | None) -> Any:
