@@ -20,7 +20,18 @@ from core.api.pooling import PoolingConfig
 from core_config.stages.memory import ITEM_BYTES
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
-from core_media.families import OF_TORCHVISION, SHOWN, SOUNDS, THREE_POSITIONS, TWO_SIDED, VIDEOS, placeholder_of
+from core_media.families import (
+    CLOSINGS,
+    OF_TIMM,
+    OF_TORCHVISION,
+    SHOWN,
+    SOUNDS,
+    THREE_POSITIONS,
+    TWO_SIDED,
+    VIDEOS,
+    placeholder_of,
+    unread,
+)
 from core_media.sound.config import ENCODER, MODEL_TYPE, missing, sound_config
 from core_runtime.models.families.wrappers import PROJECTOR, is_wrapper, other_module, text_config
 from core_runtime.models.rope import rope_spec
@@ -62,6 +73,7 @@ def media_config(
         model_type=str(config["model_type"]),
         placeholder=pictures.placeholder,
         token_id=pictures.token_id,
+        closing=pictures.closing,
         others=places,
         refusals=refusals,
         limits=item_limits(settings["limit_mm_per_prompt"]),
@@ -100,10 +112,12 @@ def tower_bytes(settings: Settings, path: str, manifest: CheckpointManifest) -> 
     if why_not(settings, path, manifest):
         return 0
     sounds = transcribes(manifest)
+    served = processed(settings, manifest)
+    kind = str(manifest.config.get("model_type"))
     shapes = [
         tensor.shape
         for name, tensor in manifest.tensors.items()
-        if (name.startswith(ENCODER) if sounds else other_module(name) is not None)
+        if (name.startswith(ENCODER) if sounds else (module := other_module(name)) and not unread(kind, served, module))
     ]
     return sum(map(math.prod, shapes)) * ITEM_BYTES[settings["dtype"]]
 
@@ -158,6 +172,7 @@ def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Pl
     places: dict[str, Place] = {}
     refusals: dict[str, str] = {}
     limits = item_limits(settings["limit_mm_per_prompt"])
+    kind = str(config.get("model_type"))
     for name, placeholder in modalities_of(config).items():
         keys = (f"{name}_token_id", f"{name}_token_index")
         token = next((config[key] for key in keys if config.get(key) is not None), None)
@@ -168,11 +183,14 @@ def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Pl
             refusals[name] = f"the configuration has no {keys[0]}"
         elif importlib.util.find_spec(package) is None:
             refusals[name] = f"{title} is not installed; install core-engine[media]"
+        elif name == IMAGE and kind in OF_TIMM and not all(map(importlib.util.find_spec, ("timm", "torchvision"))):
+            refusals[name] = "its tower of pictures needs timm and torchvision, which are not installed"
         elif name == AUDIO and config.get("has_lora_adapter"):
             refusals[name] = "its sounds need the checkpoint's own adapter (has_lora_adapter), which is not served"
         else:
-            shown = SHOWN.get(str(config.get("model_type")), "") if name == AUDIO else ""
-            places[name] = Place(placeholder, int(token), shown)
+            shown = SHOWN.get(kind, "") if name == AUDIO else ""
+            closing = CLOSINGS.get(kind, {}).get(name)
+            places[name] = Place(placeholder, int(token), shown, closing and int(config.get(*closing)))
     return places, refusals
 
 

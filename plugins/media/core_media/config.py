@@ -32,11 +32,13 @@ class Place(msgspec.Struct, frozen=True):
     placeholder: what the model's chat template writes.
     token_id:    token whose embeddings the item's rows replace.
     shown:       what is written where a template takes no parts, if it is more than the placeholder.
+    closing:     token behind the item's rows whose embedding the tower computes as well, if there is one.
     """
 
     placeholder: str
     token_id: int
     shown: str = ""
+    closing: int | None = None
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_type:        of the whole model, a key of `core_media.families.FAMILIES`.
     placeholder:       what its chat template writes for a picture; empty: no pictures are served.
     token_id:          token whose embeddings the rows of a picture replace.
+    closing:           of a picture, see `Place`.
     others:            the same of other modalities that are served.
     refusals:          modalities of the model that are not served, with the reason, as the end of a sentence.
     limits:            most items of each modality in a prompt.
@@ -74,6 +77,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     placeholder: str
     token_id: int
     limits: dict[str, int]
+    closing: int | None = None
     others: dict[str, Place] = {}
     refusals: dict[str, str] = {}
     max_image_pixels: int = 64_000_000
@@ -98,7 +102,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def places(self) -> dict[str, Place]:
         """What stands for an item of each modality that prompts may have."""
-        pictures = {IMAGE: Place(self.placeholder, self.token_id)} if self.placeholder else {}
+        pictures = {IMAGE: Place(self.placeholder, self.token_id, closing=self.closing)} if self.placeholder else {}
         return {**pictures, **self.others}
 
     @property

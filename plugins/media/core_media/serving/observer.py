@@ -153,13 +153,25 @@ class MediaObserver(WaitingGate):
             grid = self._tower.grid(item.features)
             whole = msgspec.structs.replace(item, features=b"", rows=rows, levels=self._tower.levels, grid=grid)
             made += divided(whole, list(places)) if grid else [whole]
+            made += self._closing(item, request.prompt_token_ids)
         return made
+
+    def _closing(self, item: MediaItem, token_ids: Sequence[int]) -> list[MediaItem]:
+        """Return the token behind an item as another one, where the tower embeds it."""
+        modality = self._modality(item)
+        place = self._media.places.get(modality)
+        if place is None or place.closing is None or token_ids[item.stop : item.stop + 1] != [place.closing]:
+            return []
+        row = self._tower.embedded(modality, place.closing)
+        return [MediaItem(item.stop, item.stop + 1, f"{item.digest}.closing", place.closing, b"", row)]
+
+    def _modality(self, item: MediaItem) -> str:
+        places = self._media.places.items()
+        return next((name for name, place in places if place.token_id == item.token_id), self._media.modality)
 
     def _noun(self, item: MediaItem) -> str:
         """Return what an item is called in sentences."""
-        places = self._media.places.items()
-        modality = next((name for name, place in places if place.token_id == item.token_id), self._media.modality)
-        return NOUNS[modality]
+        return NOUNS[self._modality(item)]
 
 
 def divided(item: MediaItem, places: Sequence[int]) -> list[MediaItem]:
