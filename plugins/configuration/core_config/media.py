@@ -21,9 +21,11 @@ from core_config.stages.memory import ITEM_BYTES
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
 from core_media.families import (
+    AROUND_ROWS,
     CLOSINGS,
     OF_TIMM,
     OF_TORCHVISION,
+    PIXTRAL,
     SHOWN,
     SOUNDS,
     THREE_POSITIONS,
@@ -38,6 +40,8 @@ from core_runtime.models.rope import rope_spec
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 GIB: Final = 1 << 30
+DEEPSTACK: Final = (8, 16, 24)
+"""Taps of Qwen3-VL's tower where its configuration does not say them."""
 PROCESSOR: Final = "processor"
 """Kind of the plugins that process media."""
 DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({IMAGE: 16, AUDIO: 16, VIDEO: 4})
@@ -88,6 +92,7 @@ def media_config(
         projector=config.get(PROJECTOR, {}),
         domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
         local_path=_absolute(settings["allowed_local_media_path"]),
+        **_given_rows(settings, config),
         two_sided=two_sided,
         max_span=_most_of_a_step(settings),
         # Beyond its windows, a prompt of PaliGemma 2 would see itself as a whole in transformers, and by windows here.
@@ -95,6 +100,23 @@ def media_config(
         processor=processor,
         processor_arguments=arguments,
     )
+
+
+def _given_rows(settings: Settings, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of rows that requests may give, by the fields of `MediaConfig`."""
+    kind = str(config["model_type"])
+    if not settings["enable_mm_embeds"]:
+        return {}
+    vision = config.get("vision_config") or {}
+    levels = len(vision.get("deepstack_visual_indexes", DEEPSTACK)) if kind.startswith("qwen3_vl") else 0
+    # Pixtral's rows have text between them.
+    around = AROUND_ROWS.get(kind, {}) if placeholder_of(config) != PIXTRAL else {}
+    return {
+        "row_size": int(text_config(config).get("hidden_size") or 0) * (1 + levels),
+        "around_rows": dict(around),
+        "levels": levels,
+        "merged": int(vision.get("spatial_merge_size", 2)) if kind in THREE_POSITIONS else 0,
+    }
 
 
 def own_processor(manifest: CheckpointManifest) -> str:

@@ -64,6 +64,10 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds:       longest sound in a prompt.
     max_frames:        most frames of a video that the model sees.
     domains:           hosts from which media may be fetched; empty: none is.
+    row_size:          numbers of a row that a request may give in place of an item; 0: none may.
+    around_rows:       modality → text before and behind such rows.
+    levels:            blocks that add rows, see `MediaItem`; counted for given rows alone.
+    merged:            patches of a side that are one row, for models whose rows have three positions; 0: for others.
     two_sided:         what sees each other in both directions: `rows` of a picture, or the whole `prompt`; empty: nothing does.
     max_span:          most tokens of what does.
     window:            keys that a token of a layer with a window sees, where a whole prompt must fit; 0: no limit.
@@ -91,6 +95,10 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float = 3600.0
     max_frames: int = 768
     domains: tuple[str, ...] = ()
+    row_size: int = 0
+    around_rows: dict[str, tuple[str, str]] = {}
+    levels: int = 0
+    merged: int = 0
     two_sided: str = ""
     max_span: int = 0
     window: int = 0

@@ -78,6 +78,22 @@ REWRITTEN: Final[Mapping[str, str]] = MappingProxyType({"paligemma": "\n"})
 """Model type whose processor begins the text of a prompt, with the tokenizer's first token, behind the last picture → what
 it puts at the end."""
 
+_PLAIN: Final = (
+    "glm46v", "glm4v", "llava", "llava_next", "llava_onevision", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl",
+    "qwen3_vl_moe",
+)  # fmt: skip
+AROUND_ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType({
+    "gemma3": {"image": ("\n\n<start_of_image>", "<end_of_image>\n\n")},
+    "gemma3n": {
+        "image": ("\n\n<start_of_image>", "<end_of_image>\n\n"), "audio": ("\n\n<start_of_audio>", "<end_of_audio>\n\n"),
+    },
+    "internvl": {"image": ("<img>", "</img>")},
+    **{kind: {"image": ("", "")} for kind in _PLAIN},
+    **{kind: {"audio": ("", "")} for kind in ("qwen2_audio", "voxtral")},
+})  # fmt: skip
+"""Model type → modality → what its processor writes before and behind the rows of an item, where it writes nothing between
+them: such rows may be given (`--enable-mm-embeds`)."""
+
 BY_COMPANY: Final = frozenset({"llava_onevision"})
 """Model types whose processor divides a picture into tiles only where a prompt has no other."""
 

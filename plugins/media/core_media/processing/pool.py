@@ -35,12 +35,15 @@ class Processed(msgspec.Struct, frozen=True):
 
     digest: of its bytes, the options and the processor.
     text: what replaces its placeholder. features: what the tower reads.
+    rows, grid: what it would compute, where a request gives it, see `MediaItem`.
     """
 
     digest: str
     text: str
     features: bytes
     modality: str = IMAGE
+    rows: bytes = b""
+    grid: list[int] = []
 
 
 class ProcessingPool:

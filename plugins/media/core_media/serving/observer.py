@@ -138,7 +138,7 @@ class MediaObserver(WaitingGate):
         made: list[MediaItem] = []
         for item in request.media:
             key = RowKey(request.tenant, item.digest)
-            rows = self._rows.get(key)
+            rows = item.rows or self._rows.get(key)
             if rows is None:
                 rows = self._tower.rows(item.features)
                 self._rows.put(key, rows)
@@ -150,7 +150,7 @@ class MediaObserver(WaitingGate):
                 raise UnfitMedia(
                     f"A {self._noun(item)} has {len(rows) // self._tower.row_bytes} rows where {expected} belong to the prompt."
                 )
-            grid = self._tower.grid(item.features)
+            grid = item.grid if item.rows else self._tower.grid(item.features)
             whole = msgspec.structs.replace(item, features=b"", rows=rows, levels=self._tower.levels, grid=grid)
             made += divided(whole, list(places)) if grid else [whole]
             made += self._closing(item, request.prompt_token_ids)
