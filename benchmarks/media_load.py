@@ -116,7 +116,7 @@ def main() -> None:
     print(json.dumps({"machine": describe(), "clients": arguments.clients, "sides": sides, "layers": arguments.layers}))
     with tempfile.TemporaryDirectory(prefix="core-bench-") as folder:
         save_model(Path(folder), arguments.layers)
-        with core_server(folder, ["--max-model-len", "2048", "--max-body-size", "128MiB"]) as server:
+        with core_server(folder, ["--max-model-len", "2048", "--max-body-size", str(128 << 20)]) as server:
             file = file_of(picture(0, *sides))
             chat = "/v1/chat/completions"
             post(server.base, chat, picture_body(server.model, file, 0))  # the processes have started

@@ -18,12 +18,16 @@ from core import LLM, SamplingParams
 from core.api.errors import RequestError
 from core_media.config import MediaConfig
 from core_media.families import AROUND_ROWS, FAMILIES, SOUNDS
+from core_media.features import pack
 from core_media.processing.image_processor import ImageProcessor
+from core_media.processing.worker import Worker
 from core_media.reading.embeds import embedded
 from core_media.reading.rows import Given
+from core_media.serving.tower import Tower
 from tests.apis.test_real_server import client_of, serving
 from tests.media.checkpoints import SAVE, picture
 from tests.media.comparison import GREEDY, crowded, ours, prompt_of
+from tests.media.heard import SAVE_HEARD, wav
 from tests.media.test_server import ask, processes, text
 
 SETTINGS: dict[str, Any] = {
@@ -87,6 +91,22 @@ def test_rows_have_the_answers_of_their_picture_in_all_circumstances(
     with LLM(model=str(checkpoint), **{**SETTINGS, **crowded(expected, 6)}) as llm:
         for _ in range(2):
             assert ours(llm, [given[0], given[1], {"prompt": "abc"}])[:2] == found
+
+
+@pytest.mark.media
+@pytest.mark.parametrize("kind", ["gemma3n", "granite_speech", "qwen2_audio"])
+def test_rows_of_sounds_have_the_answers_of_their_sound(kind: str, tmp_path: Path) -> None:
+    """The rows are those of the engine's own tower: `test_sounds_in_prompts` compares them with transformers."""
+    SAVE_HEARD[kind](tmp_path)
+    line = f"ab{SOUNDS[kind]}cd"
+    with LLM(model=str(tmp_path), **SETTINGS) as llm:
+        media = llm._config.media
+        made = Worker(media).run("audio", wav(1))
+        rows = np.frombuffer(Tower(llm._config, media).rows(pack(made.arrays)), np.float32).reshape(-1, SIZE)
+        given = {"prompt": line, "multi_modal_data": {"audio": rows / np.float32(media.row_scale)}}
+        [expected] = ours(llm, [{"prompt": line, "multi_modal_data": {"audio": wav(1)}}])
+        [found] = ours(llm, [given])
+        assert (found.prompt, found.token_ids) == (expected.prompt, expected.token_ids)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +198,7 @@ def test_servers_that_take_none_say_so(llm: LLM, llava: Path) -> None:
 
 def test_families_without_a_row_are_those_whose_processor_writes_between_rows() -> None:
     without = {kind for kind in {*FAMILIES, *SOUNDS} if kind not in AROUND_ROWS}
-    assert without == {"idefics3", "smolvlm", "mistral3", "lfm2_vl", "granite_speech"}
+    assert without == {"idefics3", "smolvlm", "mistral3", "lfm2_vl"}
 
 
 @pytest.mark.media

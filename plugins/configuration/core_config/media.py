@@ -113,6 +113,7 @@ def _given_rows(settings: Settings, config: Mapping[str, Any]) -> dict[str, Any]
     around = AROUND_ROWS.get(kind, {}) if placeholder_of(config) != PIXTRAL else {}
     return {
         "row_size": int(text_config(config).get("hidden_size") or 0) * (1 + levels),
+        "row_scale": float(text_config(config).get("embedding_multiplier", 1.0)) if kind == "granite_speech" else 1.0,
         "around_rows": dict(around),
         "levels": levels,
         "merged": int(vision.get("spatial_merge_size", 2)) if kind in THREE_POSITIONS else 0,

@@ -65,6 +65,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_frames:        most frames of a video that the model sees.
     domains:           hosts from which media may be fetched; empty: none is.
     row_size:          numbers of a row that a request may give in place of an item; 0: none may.
+    row_scale:         factor of such rows, which the language model of Granite Speech applies in transformers.
     around_rows:       modality → text before and behind such rows.
     levels:            blocks that add rows, see `MediaItem`; counted for given rows alone.
     merged:            patches of a side that are one row, for models whose rows have three positions; 0: for others.
@@ -96,6 +97,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_frames: int = 768
     domains: tuple[str, ...] = ()
     row_size: int = 0
+    row_scale: float = 1.0
     around_rows: dict[str, tuple[str, str]] = {}
     levels: int = 0
     merged: int = 0

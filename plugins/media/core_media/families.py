@@ -89,7 +89,7 @@ AROUND_ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyTy
     },
     "internvl": {"image": ("<img>", "</img>")},
     **{kind: {"image": ("", "")} for kind in _PLAIN},
-    **{kind: {"audio": ("", "")} for kind in ("qwen2_audio", "voxtral")},
+    **{kind: {"audio": ("", "")} for kind in ("granite_speech", "qwen2_audio", "voxtral")},
 })  # fmt: skip
 """Model type → modality → what its processor writes before and behind the rows of an item, where it writes nothing between
 them: such rows may be given (`--enable-mm-embeds`)."""

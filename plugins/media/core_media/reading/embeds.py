@@ -55,6 +55,8 @@ def _checked(given: Given, modality: str, config: MediaConfig) -> Rows:
     if not np.isfinite(values).all():
         raise RequestError(f"the rows of a {noun} hold NaN or infinity; expected finite numbers")
     grid = _grid(given.grid, len(values), config) if modality == IMAGE else []
+    if config.row_scale != 1.0:
+        values = values * np.float32(config.row_scale)
     return Rows(np.ascontiguousarray(values).tobytes(), len(values), grid)
 
 
