@@ -1,7 +1,8 @@
 """What pictures cost those who send none: `python -m benchmarks.media_load`.
 
-Owns: `/health` and the first tokens of a client of text while others send large JPEGs, beside the same server at rest. Never
-does: judge a figure. Called by: people. Linux only.
+Owns: the rows `rest` and `beside` (`/health` and the first tokens of a client of text, while others send large JPEGs) and
+`streams` (late tokens of eight answers beside pictures of 2,048 pixels a side). Never does: judge a figure. Called by: people.
+Linux only.
 
 The pictures are one file with other bytes behind its end, so that none is known. Their clients are threads of a process of its
 own, beside the prober's. On a busy machine the processor seconds of the API process for each picture count, not the
@@ -18,6 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -32,6 +34,7 @@ from benchmarks.peer.machine import describe
 from benchmarks.startup import Server, core_server
 
 PAUSE_S = 0.02
+STREAMS = 8
 SIDES = (3264, 2448)
 """Width and height of 8 megapixels."""
 
@@ -103,6 +106,51 @@ def measure(server: Server, until: Callable[[], bool], least: int) -> dict[str, 
     }  # fmt: skip
 
 
+def longest_gap(base: str, model: str, tokens: int, streams: int) -> float:
+    """Return the longest milliseconds between two chunks of streamed answers. Runs in a process of its own."""
+
+    def stream(index: int) -> float:
+        body = {"model": model, "prompt": f"{index} tell", "max_tokens": tokens, "stream": True, "ignore_eos": True}
+        address = urlsplit(base)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=300)
+        connection.request("POST", "/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        longest, last = 0.0, 0.0
+        while line := answer.readline():
+            if line.startswith(b"data: {"):
+                now = time.perf_counter()
+                longest, last = max(longest, now - last if last else 0.0), now
+        connection.close()
+        return 1000 * longest
+
+    with ThreadPoolExecutor(streams) as pool:
+        return max(pool.map(stream, range(streams)))
+
+
+def stalled(server: Server) -> float:
+    """Tokens that came later than `--max-stall-ms`, as the engine counts them."""
+    with urllib.request.urlopen(f"{server.base}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("core:stalled_tokens_total"))
+
+
+def streams(server: Server, sender: ProcessPoolExecutor, tokens: int) -> dict[str, float]:
+    """Return the late tokens of eight streams alone and beside pictures, one client of which sends them all the time."""
+    file = file_of(picture(1, 2048, 2048))
+    found: dict[str, float] = {}
+    for name, clients in (("alone", 0), ("beside", 1)):
+        late, sent = stalled(server), 0
+        job = sender.submit(longest_gap, server.base, server.model, tokens, STREAMS)
+        while not job.done():
+            if clients:
+                post(server.base, "/v1/chat/completions", picture_body(server.model, file, 1_000_000 + sent))
+                sent += 1
+            else:
+                time.sleep(PAUSE_S)
+        found |= {f"late tokens {name}": stalled(server) - late, f"longest gap ms {name}": job.result()}
+    return found | {"pictures": float(sent), "tokens": float(STREAMS * tokens)}
+
+
 def main() -> None:
     """Serve, measure at rest and under load, and print a line of JSON for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -110,13 +158,16 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=4, help="of each client")
     parser.add_argument("--sides", type=int, nargs=2, default=SIDES, help="width and height of a picture")
     parser.add_argument("--layers", type=int, default=1, help="of the tower and the text model")
+    parser.add_argument("--tokens", type=int, default=256, help="of each stream")
     parser.add_argument("--rest", type=float, default=5.0, help="seconds at rest")
     arguments = parser.parse_args()
     sides = (arguments.sides[0], arguments.sides[1])
     print(json.dumps({"machine": describe(), "clients": arguments.clients, "sides": sides, "layers": arguments.layers}))
     with tempfile.TemporaryDirectory(prefix="core-bench-") as folder:
         save_model(Path(folder), arguments.layers)
-        with core_server(folder, ["--max-model-len", "2048", "--max-body-size", str(128 << 20)]) as server:
+        with core_server(
+            folder, ["--max-model-len", "2048", "--max-stall-ms", "50", "--max-body-size", str(128 << 20)]
+        ) as server:
             file = file_of(picture(0, *sides))
             chat = "/v1/chat/completions"
             post(server.base, chat, picture_body(server.model, file, 0))  # the processes have started
@@ -131,12 +182,14 @@ def main() -> None:
                 busy = measure(server, job.done, 1)
                 statuses = job.result()
                 used = cpu_seconds(server.pid) - before - idle * (time.monotonic() - begin)
+                late = streams(server, sender, arguments.tokens)
             busy |= {
                 "pictures": float(len(statuses)), "refused": float(sum(status != 200 for status in statuses)),
                 "API processor ms a picture": 1000 * used / len(statuses), "body MiB": len(file) * 4 / 3 / 2**20,
                 "TTFT beside / alone": busy["text TTFT p50 ms"] / rest["text TTFT p50 ms"],
             }  # fmt: skip
-            print(json.dumps({"row": "beside"} | {name: round(value, 3) for name, value in busy.items()}), flush=True)
+            for row, figures in (("beside", busy), ("streams", late)):
+                print(json.dumps({"row": row} | {name: round(value, 3) for name, value in figures.items()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def test_company_chunks_preemptions_and_caches_change_no_bit(checkpoint: Path, e
     "more",
     [
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-        {"enable_lora": True, "kv_offloading_size": 0.01, "num_gpu_blocks_override": 40},
+        {"enable_lora": True, "kv_offloading_size": 0.01, "num_gpu_blocks_override": 110},
         {"enable_sleep_mode": True},
     ],
     ids=["drafts", "adapters and host memory", "sleep"],
