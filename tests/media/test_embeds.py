@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -22,7 +23,9 @@ from core_media.features import pack
 from core_media.processing.image_processor import ImageProcessor
 from core_media.processing.worker import Worker
 from core_media.reading.embeds import embedded
+from core_media.reading.parts import take_media
 from core_media.reading.rows import Given
+from core_media.reading.source import MediaSource
 from core_media.serving.tower import Tower
 from tests.apis.test_real_server import client_of, serving
 from tests.media.checkpoints import SAVE, picture
@@ -182,6 +185,15 @@ def test_rows_of_every_number_are_read_and_known_by_their_bytes() -> None:
     assert (made[0].text, made[0].grid, len(made[0].rows)) == ("[" + "<row>" * 6 + "]", [1, 2, 3], 6 * SIZE * 4)
     turned = embedded(Given(of_torch(GOOD), [1, 6, 4]), "image", "<row>", CONFIG)
     assert turned.digest != made[0].digest
+
+
+def test_rows_cross_the_processes_that_prepare_requests() -> None:
+    rows = {"image_embeds": of_torch(GOOD), "image_grid_thw": [1, 4, 6]}
+    messages = [{"role": "user", "content": [{"type": "image_embeds", "image_embeds": rows}]}]
+    sources = take_media(messages, CONFIG, "")
+    [crossed] = msgspec.msgpack.decode(msgspec.msgpack.encode(sources), type=list[MediaSource])
+    assert crossed.embeds is not None
+    assert embedded(crossed.embeds, crossed.modality, "<row>", CONFIG).grid == [1, 2, 3]
 
 
 def test_servers_that_take_none_say_so(llm: LLM, llava: Path) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from core.api.errors import RequestError
 from core_media.config import AUDIO, IMAGE, NOUNS, MediaConfig
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 KINDS: Final[Mapping[str, str]] = MappingProxyType({"image_embeds": IMAGE, "audio_embeds": AUDIO})
 """Types of parts, which are also names of the tensor in them, with their modality."""
@@ -22,14 +21,14 @@ GRID: Final = "image_grid_thw"
 FORM: Final = "expected base64 of a tensor in a file of torch.save or safetensors"
 
 
-class Given(NamedTuple):
+class Given(msgspec.Struct, frozen=True):
     """Rows as a request has them.
 
     tensor: base64 of a file, or an array of floats [rows, size] of a script. grid: of patches; None: the model needs none.
     """
 
-    tensor: str | NDArray[Any]
-    grid: object = None
+    tensor: Any
+    grid: Any = None
 
 
 def check_served(config: MediaConfig, modality: str) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from core.api.errors import RequestError
 from core_media.config import IMAGE, NOUNS
+from core_media.reading.rows import Given
 
 DATA: Final = "data:"
 
@@ -26,7 +27,7 @@ class MediaSource(msgspec.Struct):
     param:    field of the request.
     declared: type that the client named, such as image/png; empty: none.
     options:  arguments of the image processor.
-    embeds:   rows in place of the item, of type `core_media.reading.embeds.Given`; None: there are none.
+    embeds:   rows in place of the item; None: there are none.
     frames:   whether `data` are frames that a script gave (`core_media.frames`), and no file.
     """
 
@@ -38,7 +39,7 @@ class MediaSource(msgspec.Struct):
     options: dict[str, object] = {}
     modality: str = IMAGE
     frames: bool = False
-    embeds: Any = None
+    embeds: Given | None = None
 
     def error(self, error: RequestError | str) -> RequestError:
         """Return an error about this item, which begins with its place."""
