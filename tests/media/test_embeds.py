@@ -204,6 +204,11 @@ def test_servers_that_take_none_say_so(llm: LLM, llava: Path) -> None:
         part = {"type": "image_embeds", "image_embeds": of_torch(torch.ones(4, SIZE))}
         with pytest.raises(RequestError, match=r"content\[0\]: .*--enable-mm-embeds"):
             plain.chat([{"role": "user", "content": [part]}], SamplingParams(max_tokens=1), use_tqdm=False)
+    named = {"image_embeds": torch.ones(4, SIZE), "grid": [1, 4, 4]}
+    with pytest.raises(RequestError, match="has the key 'grid'"):
+        ours(llm, [{**rows, "multi_modal_data": {"image": named}}])
+    with pytest.raises(RequestError, match=r"expected a PIL image, an array \[height, width, 3\] of uint8"):
+        ours(llm, [{**rows, "multi_modal_data": {"image": np.ones((4, 4, 3))}}])
     with pytest.raises(RequestError, match="mm_processor_kwargs concerns pictures"):
         ours(llm, [{**rows, "mm_processor_kwargs": {"do_resize": False}}])
 
