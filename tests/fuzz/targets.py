@@ -287,5 +287,6 @@ TARGETS = {
     "pictures": Target(media.make_pictures, media.PICTURES, media.read_pictures),
     "sounds": Target(media.make_sounds, media.SOUNDS, media.read_sounds),
     "videos": Target(media.make_videos, media.VIDEOS, media.read_videos),
+    "media_rows": Target(media.make_rows, (*media.ROWS, media.GRID), media.read_rows),
     "heads": Target(heads.make_requests, heads.NAMES, heads.read_requests),
 }

@@ -85,10 +85,13 @@ def assert_same(found: Answer, expected: Answer) -> None:
             assert abs(value - expected.logprobs[place][token]) < 1e-4, (place, token)
 
 
-def crowded(expected: Sequence[Answer]) -> dict[str, int]:
-    """Settings of an engine that has room for the prompts of these answers, in chunks, and none for the answers."""
+def crowded(expected: Sequence[Answer], more: int = 0) -> dict[str, int]:
+    """Settings of an engine that has room for the prompts of these answers, in chunks, and none for the answers.
+
+    more: blocks, for a model whose layers with windows have blocks of their own.
+    """
     return {
-        "num_gpu_blocks_override": sum(-(-len(answer.prompt) // 16) for answer in expected) + 3,
+        "num_gpu_blocks_override": sum(-(-len(answer.prompt) // 16) for answer in expected) + 3 + more,
         "max_num_batched_tokens": 29,
         "max_num_seqs": 4,
         "max_model_len": max(len(answer.prompt) for answer in expected) + len(expected[0].token_ids),

@@ -21,6 +21,7 @@ from transformers.models.granite_speech.feature_extraction_granite_speech import
 from core_media.processing.sounds import wav_of
 from core_media.sound.prompts import without_torchaudio
 from tests.media.checkpoints import TEXT, template, tokenizer_with
+from tests.media.gemma3n import save_gemma3n
 
 RATE = 16_000
 
@@ -105,4 +106,9 @@ def save_granite(directory: Path, **more: Any) -> Path:
     return directory
 
 
-SAVE_HEARD = {"granite_speech": save_granite, "qwen2_audio": save_qwen2_audio, "voxtral": save_voxtral}
+SAVE_HEARD = {
+    "gemma3n": save_gemma3n,
+    "granite_speech": save_granite,
+    "qwen2_audio": save_qwen2_audio,
+    "voxtral": save_voxtral,
+}

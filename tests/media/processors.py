@@ -21,6 +21,7 @@ KIND = "processor"
 
 class Arguments(msgspec.Struct, frozen=True):
     tone: Annotated[float, msgspec.Meta(description="What is added to each number.")] = 0.0
+    broken: Annotated[bool, msgspec.Meta(description="Whether nothing can be built.")] = False
 
 
 @hookimpl
@@ -30,7 +31,10 @@ def core_spec():
 
 @hookimpl
 def core_load(context):
-    return Plain(context.options["media"], context.arguments or Arguments())
+    arguments = context.arguments or Arguments()
+    if arguments.broken:
+        raise KeyError("patch_size")
+    return Plain(context.options["media"], arguments)
 
 
 class Plain:
@@ -68,6 +72,8 @@ TROUBLES = {
     115: "raise RequestError('the picture is not pretty')",
     116: "text = text * (5 << 20)",
     117: "sys.exit(0)",
+    118: "while not Path(ITEM_FILE).exists(): time.sleep(0.01)",
+    119: "Path(ITEM_FILE).touch()",
 }
 """Width of a picture → what the processor does with it."""
 
@@ -80,5 +86,6 @@ def write_processor(path: Path, modalities: tuple[str, ...] = ("image",), *, col
     """Write the plugin `mine` and return its row. colours: whether numbers are those of CLIP."""
     mean, std = (MEAN, STD) if colours else ([0.0], [1.0])
     constants = f"TROUBLES = {TROUBLES!r}\nMODALITIES = {list(modalities)!r}\nMEAN, STD = {mean}, {std}\n"
+    constants += f"ITEM_FILE = {str(path.with_suffix('.seen'))!r}\n"
     path.write_text(constants + SOURCE)
     return ResolvedPlugin(kind="processor", name="mine", target=f"file:{path}", sha256=sha256_of(path))

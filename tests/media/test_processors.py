@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,57 @@ def test_a_processor_that_hangs_is_ended_and_replaced(config: MediaConfig) -> No
             await pool.close()
 
     asyncio.run(run())
+
+
+def test_several_processes_process_items_at_once_and_one_that_ends_costs_its_own(config: MediaConfig) -> None:
+    """The first item waits in its process until the second one is processed in another."""
+
+    async def run() -> None:
+        pool = ProcessingPool(msgspec.structs.replace(config, num_workers=2))
+        try:
+            first = asyncio.ensure_future(pool.run(file_of(shown(118))))
+            ending = asyncio.ensure_future(pool.run(file_of(shown(104))))
+            with pytest.raises(RequestError, match="ended on this picture"):
+                await ending
+            assert not first.done()
+            await pool.run(file_of(shown(119)))
+            await first
+            assert len({helper.process.pid for helper in pool._helpers if helper.process}) == 2
+        finally:
+            await pool.close()
+
+    asyncio.run(run())
+
+
+def test_a_processor_that_cannot_be_built_is_logged_at_the_start_and_refuses_items_alone(
+    config: MediaConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        pool = ProcessingPool(msgspec.structs.replace(config, processor_arguments={"broken": True}))
+        pool.start()
+        try:
+            for seed in range(2):
+                with pytest.raises(RequestError, match="core_load failed: KeyError: 'patch_size'") as caught:
+                    await pool.run(file_of(picture(seed)))
+                assert (caught.value.status, caught.value.code) == (501, "media_unavailable")
+        finally:
+            await pool.close()
+
+    asyncio.run(run())
+    [record] = caplog.records
+    assert "requests with text alone go on" in record.getMessage()
+
+
+@pytest.mark.media
+def test_a_checkpoint_with_a_broken_processor_file_serves_the_text_alone(llava: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(llava, tmp_path / "model")
+    (broken / "preprocessor_config.json").write_text("{")
+    (broken / "processor_config.json").write_text("{")
+    with LLM(model=str(broken), **SETTINGS) as llm:
+        with pytest.raises(RequestError, match="builds no processor from") as caught:
+            ours(llm, [prompt_of("ab<image>c", [shown(50)])])
+        assert caught.value.status == 501
+        assert ours(llm, [{"prompt": "abc"}])[0].token_ids
 
 
 def test_features_of_other_processors_and_arguments_never_meet(config: MediaConfig, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from core import LLM, SamplingParams
 from core.api.errors import RequestError
 from core_media.families import SOUNDS
 from tests.media.comparison import GREEDY, Answer, Reference, assert_same, crowded, ours
+from tests.media.gemma3n import loaded_gemma3n
 from tests.media.heard import RATE, SAVE_HEARD, save_granite, sound, wav
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1600, "block_size": 16, "seed": 0}
@@ -25,7 +26,10 @@ class HeardReference(Reference):
     def __init__(self, directory: Path, kind: str) -> None:
         self._kind = kind
         self._directory = directory
-        self._model = AutoModelForMultimodalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        if kind == "gemma3n":
+            self._model = loaded_gemma3n(directory)
+        else:
+            self._model = AutoModelForMultimodalLM.from_pretrained(directory, dtype=torch.float32).eval()
         # transformers 5.24 leaves the division of Granite's logits out around towers, unlike GraniteForCausalLM.
         scaling = getattr(self._model.config.get_text_config(), "logits_scaling", 1.0)
         self._model.lm_head.register_forward_hook(lambda module, given, logits: logits / scaling)
@@ -33,7 +37,8 @@ class HeardReference(Reference):
     def heard(self, text: str, sounds: list[Any]) -> Answer:
         samples = [each for each, _ in sounds]
         if self._kind != "voxtral":
-            processor = AutoProcessor.from_pretrained(self._directory)
+            backend = {"backend": "pil"} if self._kind == "gemma3n" else {}
+            processor = AutoProcessor.from_pretrained(self._directory, **backend)
             given = {"audio": samples, "audio_kwargs": {"sampling_rate": RATE}} if samples else {}
             if self._kind == "granite_speech":
                 given.pop("audio_kwargs", None)
@@ -67,13 +72,13 @@ def prompt_of(text: str, sounds: list[Any]) -> dict[str, Any]:
 
 def prompts(kind: str) -> list[tuple[str, list[Any]]]:
     mark = SOUNDS[kind]
-    # Granite's processor fills the shorter of several sounds with silence, which the encoder hears; here each is alone.
-    is_granite = kind == "granite_speech"
-    longer = [sound(4, 31.0)] if kind == "voxtral" else [sound(4, 1.9), sound(5, 1.9 if is_granite else 0.13)]
+    # These processors fill the shorter of several sounds with silence, which the encoder hears; here each is alone.
+    is_filled = kind in ("gemma3n", "granite_speech")
+    longer = [sound(4, 31.0)] if kind == "voxtral" else [sound(4, 1.9), sound(5, 1.9 if is_filled else 0.13)]
     return [
         ("ab", []),
         (f"ab{mark}cd", [sound(1, 0.7)]),
-        (f"{mark}ab{mark}", [sound(2, 0.35), sound(3, 0.35 if is_granite else 1.01)]),
+        (f"{mark}ab{mark}", [sound(2, 0.35), sound(3, 0.35 if is_filled else 1.01)]),
         (f"a{mark}b{mark * (len(longer) - 1)}c", longer),
     ]
 
@@ -97,7 +102,7 @@ def test_a_family_answers_as_transformers_does(checkpoint: Path, kind: str, expe
 def test_company_chunks_preemptions_and_caches_change_no_bit(
     checkpoint: Path, kind: str, expected: list[Answer]
 ) -> None:
-    with LLM(model=str(checkpoint), **{**SETTINGS, **crowded(expected)}) as llm:
+    with LLM(model=str(checkpoint), **{**SETTINGS, **crowded(expected, 6 if kind == "gemma3n" else 0)}) as llm:
         for _ in range(2):  # the second time with cached prefixes
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
         assert llm.stats().num_preemptions
@@ -114,6 +119,8 @@ def test_company_chunks_preemptions_and_caches_change_no_bit(
     ids=["ranks and drafts", "a group", "adapters and host memory"],
 )
 def test_the_tokens_are_the_same(checkpoint: Path, kind: str, expected: list[Answer], more: dict[str, Any]) -> None:
+    if kind == "gemma3n":  # the model cannot be divided
+        more = {name: value for name, value in more.items() if name != "tensor_parallel_size"}
     with LLM(model=str(checkpoint), **{**SETTINGS, **more}) as llm:
         for _ in range(2):
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected

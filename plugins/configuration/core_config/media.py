@@ -20,13 +20,28 @@ from core.api.pooling import PoolingConfig
 from core_config.stages.memory import ITEM_BYTES
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
-from core_media.families import OF_TORCHVISION, SHOWN, SOUNDS, THREE_POSITIONS, TWO_SIDED, VIDEOS, placeholder_of
+from core_media.families import (
+    AROUND_ROWS,
+    CLOSINGS,
+    OF_TIMM,
+    OF_TORCHVISION,
+    PIXTRAL,
+    SHOWN,
+    SOUNDS,
+    THREE_POSITIONS,
+    TWO_SIDED,
+    VIDEOS,
+    placeholder_of,
+    unread,
+)
 from core_media.sound.config import ENCODER, MODEL_TYPE, missing, sound_config
 from core_runtime.models.families.wrappers import PROJECTOR, is_wrapper, other_module, text_config
 from core_runtime.models.rope import rope_spec
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 GIB: Final = 1 << 30
+DEEPSTACK: Final = (8, 16, 24)
+"""Taps of Qwen3-VL's tower where its configuration does not say them."""
 PROCESSOR: Final = "processor"
 """Kind of the plugins that process media."""
 DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({IMAGE: 16, AUDIO: 16, VIDEO: 4})
@@ -62,6 +77,7 @@ def media_config(
         model_type=str(config["model_type"]),
         placeholder=pictures.placeholder,
         token_id=pictures.token_id,
+        closing=pictures.closing,
         others=places,
         refusals=refusals,
         limits=item_limits(settings["limit_mm_per_prompt"]),
@@ -76,6 +92,7 @@ def media_config(
         projector=config.get(PROJECTOR, {}),
         domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
         local_path=_absolute(settings["allowed_local_media_path"]),
+        **_given_rows(settings, config),
         two_sided=two_sided,
         max_span=_most_of_a_step(settings),
         # Beyond its windows, a prompt of PaliGemma 2 would see itself as a whole in transformers, and by windows here.
@@ -83,6 +100,24 @@ def media_config(
         processor=processor,
         processor_arguments=arguments,
     )
+
+
+def _given_rows(settings: Settings, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of rows that requests may give, by the fields of `MediaConfig`."""
+    kind = str(config["model_type"])
+    if not settings["enable_mm_embeds"]:
+        return {}
+    vision = config.get("vision_config") or {}
+    levels = len(vision.get("deepstack_visual_indexes", DEEPSTACK)) if kind.startswith("qwen3_vl") else 0
+    # Pixtral's rows have text between them.
+    around = AROUND_ROWS.get(kind, {}) if placeholder_of(config) != PIXTRAL else {}
+    return {
+        "row_size": int(text_config(config).get("hidden_size") or 0) * (1 + levels),
+        "row_scale": float(text_config(config).get("embedding_multiplier", 1.0)) if kind == "granite_speech" else 1.0,
+        "around_rows": dict(around),
+        "levels": levels,
+        "merged": int(vision.get("spatial_merge_size", 2)) if kind in THREE_POSITIONS else 0,
+    }
 
 
 def own_processor(manifest: CheckpointManifest) -> str:
@@ -100,10 +135,12 @@ def tower_bytes(settings: Settings, path: str, manifest: CheckpointManifest) -> 
     if why_not(settings, path, manifest):
         return 0
     sounds = transcribes(manifest)
+    served = processed(settings, manifest)
+    kind = str(manifest.config.get("model_type"))
     shapes = [
         tensor.shape
         for name, tensor in manifest.tensors.items()
-        if (name.startswith(ENCODER) if sounds else other_module(name) is not None)
+        if (name.startswith(ENCODER) if sounds else (module := other_module(name)) and not unread(kind, served, module))
     ]
     return sum(map(math.prod, shapes)) * ITEM_BYTES[settings["dtype"]]
 
@@ -158,6 +195,7 @@ def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Pl
     places: dict[str, Place] = {}
     refusals: dict[str, str] = {}
     limits = item_limits(settings["limit_mm_per_prompt"])
+    kind = str(config.get("model_type"))
     for name, placeholder in modalities_of(config).items():
         keys = (f"{name}_token_id", f"{name}_token_index")
         token = next((config[key] for key in keys if config.get(key) is not None), None)
@@ -168,11 +206,14 @@ def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Pl
             refusals[name] = f"the configuration has no {keys[0]}"
         elif importlib.util.find_spec(package) is None:
             refusals[name] = f"{title} is not installed; install core-engine[media]"
+        elif name == IMAGE and kind in OF_TIMM and not all(map(importlib.util.find_spec, ("timm", "torchvision"))):
+            refusals[name] = "its tower of pictures needs timm and torchvision, which are not installed"
         elif name == AUDIO and config.get("has_lora_adapter"):
             refusals[name] = "its sounds need the checkpoint's own adapter (has_lora_adapter), which is not served"
         else:
-            shown = SHOWN.get(str(config.get("model_type")), "") if name == AUDIO else ""
-            places[name] = Place(placeholder, int(token), shown)
+            shown = SHOWN.get(kind, "") if name == AUDIO else ""
+            closing = CLOSINGS.get(kind, {}).get(name)
+            places[name] = Place(placeholder, int(token), shown, closing and int(config.get(*closing)))
     return places, refusals
 
 

@@ -32,11 +32,13 @@ class Place(msgspec.Struct, frozen=True):
     placeholder: what the model's chat template writes.
     token_id:    token whose embeddings the item's rows replace.
     shown:       what is written where a template takes no parts, if it is more than the placeholder.
+    closing:     token behind the item's rows whose embedding the tower computes as well, if there is one.
     """
 
     placeholder: str
     token_id: int
     shown: str = ""
+    closing: int | None = None
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_type:        of the whole model, a key of `core_media.families.FAMILIES`.
     placeholder:       what its chat template writes for a picture; empty: no pictures are served.
     token_id:          token whose embeddings the rows of a picture replace.
+    closing:           of a picture, see `Place`.
     others:            the same of other modalities that are served.
     refusals:          modalities of the model that are not served, with the reason, as the end of a sentence.
     limits:            most items of each modality in a prompt.
@@ -61,6 +64,11 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds:       longest sound in a prompt.
     max_frames:        most frames of a video that the model sees.
     domains:           hosts from which media may be fetched; empty: none is.
+    row_size:          numbers of a row that a request may give in place of an item; 0: none may.
+    row_scale:         factor of such rows, which the language model of Granite Speech applies in transformers.
+    around_rows:       modality → text before and behind such rows.
+    levels:            blocks that add rows, see `MediaItem`; counted for given rows alone.
+    merged:            patches of a side that are one row, for models whose rows have three positions; 0: for others.
     two_sided:         what sees each other in both directions: `rows` of a picture, or the whole `prompt`; empty: nothing does.
     max_span:          most tokens of what does.
     window:            keys that a token of a layer with a window sees, where a whole prompt must fit; 0: no limit.
@@ -74,6 +82,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     placeholder: str
     token_id: int
     limits: dict[str, int]
+    closing: int | None = None
     others: dict[str, Place] = {}
     refusals: dict[str, str] = {}
     max_image_pixels: int = 64_000_000
@@ -87,6 +96,11 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float = 3600.0
     max_frames: int = 768
     domains: tuple[str, ...] = ()
+    row_size: int = 0
+    row_scale: float = 1.0
+    around_rows: dict[str, tuple[str, str]] = {}
+    levels: int = 0
+    merged: int = 0
     two_sided: str = ""
     max_span: int = 0
     window: int = 0
@@ -98,7 +112,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def places(self) -> dict[str, Place]:
         """What stands for an item of each modality that prompts may have."""
-        pictures = {IMAGE: Place(self.placeholder, self.token_id)} if self.placeholder else {}
+        pictures = {IMAGE: Place(self.placeholder, self.token_id, closing=self.closing)} if self.placeholder else {}
         return {**pictures, **self.others}
 
     @property

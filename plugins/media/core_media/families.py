@@ -9,12 +9,13 @@ such as rotary positions in three directions, has no row, so its pictures are re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3": "<start_of_image>",
+    "gemma3n": "<image_soft_token>",
     "glm46v": "<|image|>",
     "glm4v": "<|image|>",
     "idefics3": "<image>",
@@ -34,6 +35,7 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
 """Model type of the whole model → what its chat template writes for a picture; the processor's text replaces it."""
 
 SOUNDS: Final[Mapping[str, str]] = MappingProxyType({
+    "gemma3n": "<audio_soft_token>",
     "granite_speech": "<|audio|>",
     "qwen2_audio": "<|AUDIO|>",
     "voxtral": "[AUDIO]",
@@ -47,6 +49,19 @@ VIDEOS: Final[Mapping[str, str]] = MappingProxyType(
     dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"), "<|video_pad|>")
 )
 """The same for videos."""
+
+CLOSINGS: Final[Mapping[str, Mapping[str, tuple[str, int]]]] = MappingProxyType({
+    "gemma3n": {"image": ("eoi_token_id", 262_144), "audio": ("eoa_token_id", 262_272)},
+})  # fmt: skip
+"""Model type → modality → configuration key and usual id of a token behind an item whose embedding is the tower's as well."""
+
+TOWERS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
+    "gemma3n": {"image": "vision_tower", "audio": "audio_tower"},
+})  # fmt: skip
+"""Model type with a tower for each modality → modality → its module, which is read where the modality is served."""
+
+MOST_SAMPLES: Final[Mapping[str, int]] = MappingProxyType({"gemma3n": 480_000})
+"""Model type → samples behind which its processor cuts a sound without a word."""
 
 PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""
@@ -63,11 +78,36 @@ REWRITTEN: Final[Mapping[str, str]] = MappingProxyType({"paligemma": "\n"})
 """Model type whose processor begins the text of a prompt, with the tokenizer's first token, behind the last picture → what
 it puts at the end."""
 
+_PLAIN: Final = (
+    "glm46v", "glm4v", "llava", "llava_next", "llava_onevision", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl",
+    "qwen3_vl_moe",
+)  # fmt: skip
+AROUND_ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType({
+    "gemma3": {"image": ("\n\n<start_of_image>", "<end_of_image>\n\n")},
+    "gemma3n": {
+        "image": ("\n\n<start_of_image>", "<end_of_image>\n\n"), "audio": ("\n\n<start_of_audio>", "<end_of_audio>\n\n"),
+    },
+    "internvl": {"image": ("<img>", "</img>")},
+    **{kind: {"image": ("", "")} for kind in _PLAIN},
+    **{kind: {"audio": ("", "")} for kind in ("granite_speech", "qwen2_audio", "voxtral")},
+})  # fmt: skip
+"""Model type → modality → what its processor writes before and behind the rows of an item, where it writes nothing between
+them: such rows may be given (`--enable-mm-embeds`)."""
+
 BY_COMPANY: Final = frozenset({"llava_onevision"})
 """Model types whose processor divides a picture into tiles only where a prompt has no other."""
 
+OF_TIMM: Final = frozenset({"gemma3n"})
+"""Model types whose tower of pictures transformers takes from timm, which needs torchvision."""
+
 OF_TORCHVISION: Final = frozenset({"lfm2_vl"})
 """Model types for which transformers has no processor without torchvision."""
+
+
+def unread(model_type: str, modalities: Collection[str], module: str) -> bool:
+    """Whether a module of a wrapper's tensor is of a tower whose modality is not among those served."""
+    towers = TOWERS.get(model_type, {})
+    return any(module.partition(".")[0] == tower for name, tower in towers.items() if name not in modalities)
 
 
 def placeholder_of(hf_config: Mapping[str, Any]) -> str:

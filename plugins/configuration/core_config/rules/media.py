@@ -12,6 +12,7 @@ from core_config.locating.projectors import AUTO, NONE
 from core_config.media import modalities_of, transcribes, why_not
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn, is_count
 from core_media.config import MODALITIES, NOUNS
+from core_media.families import AROUND_ROWS
 
 
 def limits_are_counts(facts: Facts) -> Findings:
@@ -67,7 +68,9 @@ def settings_need_media(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(map(flag_of, others))}: no effect, since {reason}.")
 
 
-OF_PROMPTS = ("limit_mm_per_prompt", "language_model_only", "allowed_media_domains", "allowed_local_media_path")
+OF_PROMPTS = (
+    "limit_mm_per_prompt", "language_model_only", "allowed_media_domains", "allowed_local_media_path", "enable_mm_embeds",
+)  # fmt: skip
 OF_MODALITIES = {
     "max_image_pixels": ("image", "video"), "mm_processor_kwargs": ("image",), "max_audio_seconds": ("audio",),
     "max_video_frames": ("video",), "media_io_kwargs": ("video",),
@@ -93,6 +96,18 @@ def settings_fit_the_medium(facts: Facts) -> Findings:
             yield Warn(f"--limit-mm-per-prompt {name}: no effect, since the model takes {nouns} alone.")
 
 
+def given_rows_have_a_form(facts: Facts) -> Findings:
+    """--enable-mm-embeds is for models of which an item's rows follow each other."""
+    if facts.manifest is None or not facts["enable_mm_embeds"]:
+        return
+    kind = str(facts.manifest.config.get("model_type"))
+    if modalities_of(facts.manifest.config) and kind not in AROUND_ROWS:
+        yield Warn(
+            f"--enable-mm-embeds: no effect, since the processor of models of type '{kind}' writes text between the rows of "
+            "an item."
+        )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(limits_are_counts),
     Rule(nothing_is_profiled),
@@ -100,4 +115,5 @@ RULES: tuple[Rule, ...] = (
     Rule(local_media_lie_in_a_directory),
     Rule(settings_need_media, "model"),
     Rule(settings_fit_the_medium, "model"),
+    Rule(given_rows_have_a_form, "model"),
 )

@@ -17,10 +17,11 @@ import msgspec
 
 from core.api.errors import RequestError
 from core_media.config import IMAGE, NOUNS, MediaConfig
-from core_media.processing.process import Answer, Job, job_header
+from core_media.processing.process import PROBE, UNAVAILABLE, Answer, Job, job_header
 from core_supervision.helpers.helper import Helper
 from core_supervision.helpers.lane import Lane
 from core_supervision.helpers.link import HelperEnded
+from core_supervision.helpers.messages import Refusal
 
 logger = logging.getLogger("core_media")
 
@@ -34,12 +35,15 @@ class Processed(msgspec.Struct, frozen=True):
 
     digest: of its bytes, the options and the processor.
     text: what replaces its placeholder. features: what the tower reads.
+    rows, grid: what it would compute, where a request gives it, see `MediaItem`.
     """
 
     digest: str
     text: str
     features: bytes
     modality: str = IMAGE
+    rows: bytes = b""
+    grid: list[int] = []
 
 
 class ProcessingPool:
@@ -50,6 +54,8 @@ class ProcessingPool:
         first = msgspec.msgpack.encode(config)
         self._helpers = [Helper(LANE, lambda: first) for _ in range(config.num_workers)]
         self._jobs = [0] * len(self._helpers)
+        self._probes: list[asyncio.Task[None]] = []
+        self._unbuilt = ""
         self._room = config.processor_cache_bytes
         self._cache: OrderedDict[bytes, Processed] = OrderedDict()
 
@@ -77,8 +83,7 @@ class ProcessingPool:
             return found
         answer = await self._ask(job, data, noun)
         if answer.refusal is not None:
-            if answer.refusal.details:
-                logger.error("A %s could not be processed.\n%s", noun, answer.refusal.details)
+            self._report(answer.refusal, f"A {noun} could not be processed.")
             raise answer.refusal.as_error()
         digest = hashlib.sha256(key + answer.identity.encode()).hexdigest()
         made = Processed(digest, answer.text, answer.features, job.modality)
@@ -86,9 +91,11 @@ class ProcessingPool:
         return made
 
     def start(self) -> None:
-        """Start the processes ahead of the first item, in the background: importing transformers takes seconds."""
-        for helper in self._helpers:
-            helper.start()
+        """Start the processes ahead of the first item, in the background: importing transformers takes seconds.
+
+        A processor that cannot be built is logged then, and refuses items; requests without any go on.
+        """
+        self._probes = [asyncio.ensure_future(self._probe(helper)) for helper in self._helpers]
 
     def forget(self) -> None:
         """Drop what was processed and is kept for later prompts."""
@@ -97,7 +104,26 @@ class ProcessingPool:
 
     async def close(self) -> None:
         """End the processes."""
-        await asyncio.gather(*(helper.close() for helper in self._helpers))
+        await asyncio.gather(*(helper.close() for helper in self._helpers), *self._probes)
+
+    async def _probe(self, helper: Helper) -> None:
+        try:
+            answer = msgspec.msgpack.decode(await helper.ask(job_header(PROBE)), type=Answer)
+        except HelperEnded as ending:  # the next item starts another process, and is told if that ends as well
+            logger.debug("A process that processes media ended before it was ready (%s).", ending)
+            return
+        if answer.refusal is not None:
+            self._report(
+                answer.refusal, f"No media can be processed, requests with text alone go on: {answer.refusal.message}."
+            )
+
+    def _report(self, refusal: Refusal, sentence: str) -> None:
+        """Log a refusal that is not the request's fault; one that all requests get is logged once."""
+        if not refusal.details or refusal.message == self._unbuilt:
+            return
+        if refusal.code == UNAVAILABLE:
+            self._unbuilt = refusal.message
+        logger.error("%s\n%s", sentence, refusal.details)
 
     async def _ask(self, job: Job, data: bytes, noun: str) -> Answer:
         index = min(range(len(self._jobs)), key=self._jobs.__getitem__)

@@ -24,6 +24,8 @@ from core_supervision.helpers.messages import Refusal
 
 GROWN_BYTES = 512 << 20
 """Growth in bytes since the start after which the process is replaced by a new one."""
+UNAVAILABLE = "media_unavailable"
+"""Error code of requests whose media nothing can process on this server."""
 ROOM_BYTES = 4 << 30
 """Address space that the work on one item may take."""
 
@@ -56,6 +58,10 @@ class Answer(msgspec.Struct, array_like=True):
     refusal: Refusal | None = None
 
 
+PROBE = Job(modality="")
+"""Asks whether the processor was built; no bytes follow."""
+
+
 def job_header(job: Job) -> bytes:
     """Return what precedes the bytes of an item: the length of the job's message, and the message."""
     message = msgspec.msgpack.encode(job)
@@ -67,9 +73,9 @@ def serve(parent: Parent) -> None:
     config = parent.first(MediaConfig)
     try:
         worker = Worker(config)
-    except CoreError as error:
-        failure = Answer(refusal=Refusal(str(error), None, 500, None))
-        parent.serve(lambda payload: (failure, False))
+    except (Exception, SystemExit) as error:  # whatever a broken file of the checkpoint or a plugin leads to
+        unbuilt = Answer(refusal=_unbuilt(config, error))
+        parent.serve(lambda payload: (unbuilt, False))
         return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (address_space() + ROOM_BYTES, hard))
@@ -83,8 +89,18 @@ def serve(parent: Parent) -> None:
     parent.serve(work)
 
 
+def _unbuilt(config: MediaConfig, error: BaseException) -> Refusal:
+    """Return the answer to all jobs of a processor that cannot be built: the model takes text until that is mended."""
+    sentence = str(error).strip().removesuffix(".")
+    if not isinstance(error, CoreError):
+        sentence = f"the processor '{config.processor.name}' cannot be built ({type(error).__name__}: {sentence[:300]})"
+    return Refusal(sentence, None, 501, UNAVAILABLE, "".join(traceback.format_exception(error)))
+
+
 def _answer(worker: Worker, job: Job, data: bytes) -> tuple[Answer, bool]:
     """Return the answer to a job, and whether it leaves the process unfit for others."""
+    if job == PROBE:
+        return Answer(identity=worker.identity), False
     noun = NOUNS[job.modality]
     try:
         made = worker.run(job.modality, data, job.declared, job.options, frames=job.frames, company=job.company)

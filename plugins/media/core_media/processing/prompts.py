@@ -15,6 +15,7 @@ from core.api.messages import MediaItem
 from core_media.config import MediaConfig
 from core_media.families import BY_COMPANY, REWRITTEN
 from core_media.processing.pool import Processed, ProcessingPool
+from core_media.reading.embeds import embedded
 from core_media.reading.expansion import expanded, items_of
 from core_media.reading.fetching import Fetcher
 from core_media.reading.source import MediaSource
@@ -73,6 +74,9 @@ class MediaPrompts:
 
     async def _processed(self, source: MediaSource, company: bool) -> Processed:
         try:
+            if source.embeds is not None:
+                row_text = self._row_texts[source.modality]
+                return await asyncio.to_thread(embedded, source.embeds, source.modality, row_text, self._config)
             data, declared = source.data, source.declared
             if source.url:
                 data, declared = await asyncio.to_thread(self._fetcher.fetch, source.url)

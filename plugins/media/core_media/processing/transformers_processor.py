@@ -32,7 +32,8 @@ class TransformersProcessor:
             self._parts |= {IMAGE: self._pictures.run, VIDEO: self._video}
             identities += [self._pictures.identity, repr(self._options)]
         if AUDIO in config.places or config.sound is not None:
-            sounds = PromptSounds(config) if config.sound is None else SoundProcessor(config)
+            shared = self._pictures.processor if IMAGE in self._parts else None
+            sounds = PromptSounds(config, shared) if config.sound is None else SoundProcessor(config)
             self._parts[AUDIO] = sounds.run
             self.sampling_rate = sounds.rate
             identities.append(sounds.identity)

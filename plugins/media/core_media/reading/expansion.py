@@ -96,6 +96,8 @@ def items_of(
         for each, count in zip(given, counts, strict=True):
             last = first + count
             token_id = config.places[name].token_id
-            items.append(MediaItem(at[first], at[last - 1] + 1, each.digest, token_id, each.features))
+            start, stop = at[first], at[last - 1] + 1
+            levels = config.levels if each.rows else 0
+            items.append(MediaItem(start, stop, each.digest, token_id, each.features, each.rows, levels, each.grid))
             first = last
     return sorted(items, key=lambda item: item.start)

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from core.api.errors import RequestError
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig
 from core_media.frames import packed_frames
 from core_media.reading.given_sound import sound_file
-from core_media.reading.parts import check_room
+from core_media.reading.parts import check_room, embeds_source
+from core_media.reading.rows import GRID, KINDS, Given
 from core_media.reading.source import MediaSource
 
 DATA: Final = "multi_modal_data"
@@ -44,6 +47,12 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
         for index, item in enumerate(_items(given, name)):
             place = f"{DATA}['{name}'][{index}]"
             check_room(index, config, place, DATA, name)
+            rows = _rows(item, place, name)
+            if rows is not None and options:
+                raise RequestError(f"{OPTIONS} concerns pictures, and {place} has rows; leave it out.", param=OPTIONS)
+            if rows is not None:
+                sources.append(embeds_source(lambda rows=rows: rows, config, place, DATA, name))
+                continue
             sources.append(_source(item, place, name, options))
     return sources
 
@@ -52,9 +61,11 @@ def set_options(sources: list[MediaSource], options: Mapping[str, Any] | None) -
     """Set the arguments of the image processor that a request gives for all of its pictures. Raises RequestError."""
     if not options:
         return
-    others = [source for source in sources if source.modality != IMAGE]
+    others = [source for source in sources if source.modality != IMAGE or source.embeds is not None]
     if others or not sources:
         what = f"{NOUNS[others[0].modality]}s" if others else "no pictures"
+        if others and others[0].embeds is not None:
+            what = f"rows of {what}"
         raise RequestError(f"{OPTIONS} concerns pictures, and the request has {what}; leave it out.", param=OPTIONS)
     for source in sources:
         source.options = dict(options)
@@ -79,9 +90,34 @@ def _check_prompt(prompt: Mapping[str, Any], config: MediaConfig | None, reason:
 
 def _items(given: Any, modality: str) -> list[Any]:
     """Return one or several items as a list. A tuple is one sound or video, with its samples or frames a second."""
+    if _is_rows(given) and len(given.shape) == 3 and modality in KINDS.values():
+        return list(given)
     if isinstance(given, list) or (isinstance(given, tuple) and modality == IMAGE):
         return list(given)
     return [given]
+
+
+def _rows(item: Any, place: str, modality: str) -> Given | None:
+    """Return the rows that stand for an item, in the forms of vLLM: an array or a tensor of floats [rows, size], or a
+    mapping with it and its grid; None for the item itself. Raises RequestError.
+    """
+    name = next((kind for kind, of in KINDS.items() if of == modality), "")
+    grid = None
+    if isinstance(item, Mapping) and name in item:
+        unknown = sorted(set(item) - {name, GRID})
+        if unknown:
+            raise RequestError(f"{place} has the key {unknown[0]!r:.80}; expected '{name}' and '{GRID}'.", param=DATA)
+        item, grid = item[name], item.get(GRID)
+    if not name or not _is_rows(item):
+        return None
+    array = item.detach().cpu().float().numpy() if hasattr(item, "detach") else item
+    return Given(np.asarray(array, np.float32), grid)
+
+
+def _is_rows(given: Any) -> bool:
+    """Whether it is an array or a tensor of floats, and no picture, which has three colours."""
+    is_floats = hasattr(given, "shape") and "float" in str(getattr(given, "dtype", ""))
+    return is_floats and (len(given.shape) == 2 or (len(given.shape) == 3 and given.shape[-1] != 3))
 
 
 def _source(item: Any, place: str, modality: str, options: Mapping[str, Any]) -> MediaSource:

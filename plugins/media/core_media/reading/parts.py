@@ -7,20 +7,21 @@ render a template. Called by: what prepares requests, `LLM.chat`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from core.api.errors import RequestError
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig
+from core_media.reading.rows import KINDS, Given, check_served, given_part
 from core_media.reading.source import MediaSource, from_base64, source_of
 
 TYPES: Final[Mapping[str, str]] = MappingProxyType({
-    "image_url": IMAGE, "input_image": IMAGE, "audio_url": AUDIO, "input_audio": AUDIO, "video_url": VIDEO,
+    "image_url": IMAGE, "input_image": IMAGE, "audio_url": AUDIO, "input_audio": AUDIO, "video_url": VIDEO, **KINDS,
 })  # fmt: skip
 """Types of parts, with their modality."""
 OTHERS: Final = frozenset({
-    "audio", "file", "image", "audio_embeds", "image_embeds", "input_file", "input_video", "video",
+    "audio", "file", "image", "input_file", "input_video", "video",
 })  # fmt: skip
 """Types of parts that no model takes. Those that templates read are among them: no client can send one."""
 SHOWN: Final[Mapping[str, str]] = MappingProxyType({IMAGE: "image_url", AUDIO: "input_audio", VIDEO: "video_url"})
@@ -78,7 +79,7 @@ def _taken(
         shown = part.kind if isinstance(part, PlacedPart) else kind
         raise RequestError(f"{place} is of type {shown!r}; {_takes(config, reason, modality)}", param=param)
     check_room(Counter(source.modality for source in sources)[modality], config, place, param, modality)
-    sources.append(_source(part, kind, place, param, modality))
+    sources.append(_source(part, kind, place, param, modality, config))
     return ShownPart(type=modality)
 
 
@@ -92,6 +93,17 @@ def check_room(count: int, config: MediaConfig, place: str, param: str, modality
         )
 
 
+def embeds_source(read: Callable[[], Given], config: MediaConfig, place: str, param: str, modality: str) -> MediaSource:
+    """Return the source of rows that stand for an item. Raises RequestError, also where the server takes none."""
+    source = MediaSource(place, param, modality=modality)
+    try:
+        check_served(config, modality)
+        source.embeds = read()
+    except RequestError as error:
+        raise source.error(error) from None
+    return source
+
+
 def _takes(config: MediaConfig | None, reason: str, modality: str) -> str:
     """Return which parts the model takes, and why not others, as a sentence."""
     if config is None:
@@ -102,11 +114,15 @@ def _takes(config: MediaConfig | None, reason: str, modality: str) -> str:
     return f"this model takes parts of type 'text' and {taken} only{f' ({why})' if why else ''}."
 
 
-def _source(part: Mapping[str, Any], kind: str, place: str, param: str, modality: str) -> MediaSource:
+def _source(
+    part: Mapping[str, Any], kind: str, place: str, param: str, modality: str, config: MediaConfig
+) -> MediaSource:
     """Return the source that a part names. Raises RequestError."""
     noun = NOUNS[modality]
     if part.get("file_id") is not None:
         raise RequestError(f"{place}.file_id: files are not kept here; send the {noun} as a data URL.", param=param)
+    if kind in KINDS:
+        return embeds_source(lambda: given_part(part.get(kind), kind), config, place, param, modality)
     given = part.get("image_url" if modality == IMAGE else kind)
     if kind != "input_audio":
         return source_of(given.get("url") if isinstance(given, Mapping) else given, place, param, modality)

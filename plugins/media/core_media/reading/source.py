@@ -15,6 +15,7 @@ import msgspec
 
 from core.api.errors import RequestError
 from core_media.config import IMAGE, NOUNS
+from core_media.reading.rows import Given
 
 DATA: Final = "data:"
 
@@ -26,6 +27,7 @@ class MediaSource(msgspec.Struct):
     param:    field of the request.
     declared: type that the client named, such as image/png; empty: none.
     options:  arguments of the image processor.
+    embeds:   rows in place of the item; None: there are none.
     frames:   whether `data` are frames that a script gave (`core_media.frames`), and no file.
     """
 
@@ -37,6 +39,7 @@ class MediaSource(msgspec.Struct):
     options: dict[str, object] = {}
     modality: str = IMAGE
     frames: bool = False
+    embeds: Given | None = None
 
     def error(self, error: RequestError | str) -> RequestError:
         """Return an error about this item, which begins with its place."""

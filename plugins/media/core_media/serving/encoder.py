@@ -65,6 +65,10 @@ class Encoder:
             rows = self._model(given).last_hidden_state[0]
             return bytes(rows.float().contiguous().numpy())
 
+    def embedded(self, modality: str, token_id: int) -> bytes:
+        """Raise ValueError: the tokens of this model have embeddings of the decoder alone."""
+        raise ValueError(f"the encoder embeds no token, as {token_id}")
+
     def grid(self, features: bytes) -> list[int]:
         """Return no grid: rows of sounds have one position each."""
         return []

@@ -138,7 +138,7 @@ class MediaObserver(WaitingGate):
         made: list[MediaItem] = []
         for item in request.media:
             key = RowKey(request.tenant, item.digest)
-            rows = self._rows.get(key)
+            rows = item.rows or self._rows.get(key)
             if rows is None:
                 rows = self._tower.rows(item.features)
                 self._rows.put(key, rows)
@@ -150,16 +150,28 @@ class MediaObserver(WaitingGate):
                 raise UnfitMedia(
                     f"A {self._noun(item)} has {len(rows) // self._tower.row_bytes} rows where {expected} belong to the prompt."
                 )
-            grid = self._tower.grid(item.features)
+            grid = item.grid if item.rows else self._tower.grid(item.features)
             whole = msgspec.structs.replace(item, features=b"", rows=rows, levels=self._tower.levels, grid=grid)
             made += divided(whole, list(places)) if grid else [whole]
+            made += self._closing(item, request.prompt_token_ids)
         return made
+
+    def _closing(self, item: MediaItem, token_ids: Sequence[int]) -> list[MediaItem]:
+        """Return the token behind an item as another one, where the tower embeds it."""
+        modality = self._modality(item)
+        place = self._media.places.get(modality)
+        if place is None or place.closing is None or token_ids[item.stop : item.stop + 1] != [place.closing]:
+            return []
+        row = self._tower.embedded(modality, place.closing)
+        return [MediaItem(item.stop, item.stop + 1, f"{item.digest}.closing", place.closing, b"", row)]
+
+    def _modality(self, item: MediaItem) -> str:
+        places = self._media.places.items()
+        return next((name for name, place in places if place.token_id == item.token_id), self._media.modality)
 
     def _noun(self, item: MediaItem) -> str:
         """Return what an item is called in sentences."""
-        places = self._media.places.items()
-        modality = next((name for name, place in places if place.token_id == item.token_id), self._media.modality)
-        return NOUNS[modality]
+        return NOUNS[self._modality(item)]
 
 
 def divided(item: MediaItem, places: Sequence[int]) -> list[MediaItem]:

@@ -14,12 +14,23 @@ from torch import Tensor, nn
 
 def sound_rows(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
     """Return the rows of one sound, [rows, size]. arrays: its features."""
+    if hasattr(model, "embed_audio"):
+        return _filled(model, arrays)
     if hasattr(model, "get_audio_features"):
         made: Tensor = model.get_audio_features(arrays["input_features"], return_dict=True).pooler_output
         # Granite's language model scales whatever it is given in place of embeddings; the engine scales its own alone.
         scale = getattr(model.config.get_text_config(), "embedding_multiplier", 1.0)
         return made.reshape(-1, made.shape[-1]) * scale
     return _embedded(model, arrays)
+
+
+def _filled(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
+    """Return the rows of Gemma 3n, as many for each sound: those without sound are the last token that its tower embeds."""
+    made = model.get_audio_features(arrays["input_features"], ~arrays["input_features_mask"], return_dict=True)
+    last = torch.tensor([model.embed_audio.vocab_offset + model.embed_audio.vocab_size - 1])
+    silence = model.embed_audio(input_ids=last)
+    heard = torch.where(made.audio_mel_mask[0].unsqueeze(-1), silence, made.pooler_output[0])
+    return torch.cat([heard, silence.expand(model.config.audio_soft_tokens_per_image - len(heard), -1)])
 
 
 def _embedded(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -20,7 +21,9 @@ from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
 from core_media.config import AUDIO, MediaConfig
+from core_media.families import TOWERS, unread
 from core_media.features import find, unpack
+from core_media.serving.absent_towers import without_towers
 from core_media.serving.sound_rows import sound_rows
 from core_media.serving.widened import widen
 from core_runtime.contracts import Loader
@@ -32,9 +35,14 @@ TEXT_ROWS: Final = 8
 OF_TEXT: Final = ("language_model", "text_model", "lm_head")
 """Modules of the language model."""
 FLOAT32: Final = 4
+SOUND: Final = "input_features"
 VIDEO_PIXELS: Final = "pixel_values_videos"
 NOT_OF_THE_WHOLE: Final = ("quantization_config", "model_type", PROJECTOR)
-LEFT_OUT: Final = ("layer_types", "pad_token_id", "bos_token_id", "eos_token_id", "quantization_config")
+LEFT_OUT: Final = (
+    "layer_types", "activation_sparsity_pattern", "pad_token_id", "bos_token_id", "eos_token_id", "quantization_config",
+)  # fmt: skip
+OF_NO_LAYERS: Final[Mapping[str, int]] = MappingProxyType({"intermediate_size": 1, "num_kv_shared_layers": 0})
+"""Keys of the language model that may list its layers, or count on some of them."""
 
 
 class Tower:
@@ -45,11 +53,9 @@ class Tower:
 
     def __init__(self, config: EngineConfig, media: MediaConfig) -> None:
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
-        tensors = _tensors(config)
-        hears = AUDIO in media.places
-        self._model: Any = _built(config.model.hf_config, media.model_type, tensors, self._dtype, hears=hears)
+        tensors = _tensors(config, media)
+        self._model: Any = _built(config.model.hf_config, media, tensors, self._dtype)
         widen(self._model, self._dtype)
-        self._hears = hears
         vision = getattr(self._model.config, "vision_config", None)
         self.levels = len(getattr(vision, "deepstack_visual_indexes", ()))
         self.row_bytes = FLOAT32 * (1 + self.levels) * int(self._model.config.get_text_config().hidden_size)
@@ -62,7 +68,7 @@ class Tower:
         arrays = {name: torch.from_numpy(array) for name, array in unpack(features).items()}
         given = {name: each.to(self._dtype) if each.is_floating_point() else each for name, each in arrays.items()}
         with torch.inference_mode():
-            if self._hears:
+            if SOUND in given:
                 return bytes(sound_rows(self._model, given).float().contiguous().numpy())
             model = self._model
             compute = model.get_video_features if VIDEO_PIXELS in given else model.get_image_features
@@ -71,6 +77,12 @@ class Tower:
             parts = [made.pooler_output, *(made.deepstack_features if self.levels else ())]
             rows = torch.cat([_joined(part) for part in parts], dim=1)
             return bytes(rows.float().contiguous().numpy())
+
+    def embedded(self, modality: str, token_id: int) -> bytes:
+        """Return the row of a token that the tower of a modality embeds, float32 [size]."""
+        embed = self._model.embed_audio if modality == AUDIO else self._model.embed_vision
+        with torch.inference_mode():
+            return bytes(embed(input_ids=torch.tensor([token_id])).float().contiguous().numpy())
 
     def grid(self, features: bytes) -> list[int]:
         """Return the grid of an item, see `MediaItem`; empty for models whose rows have one position each."""
@@ -92,24 +104,24 @@ def _joined(parts: Sequence[Tensor] | Tensor) -> Tensor:
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 
 
-def _tensors(config: EngineConfig) -> dict[str, Tensor]:
-    """Read the tensors beside the language model. Raises CheckpointError."""
+def _tensors(config: EngineConfig, media: MediaConfig) -> dict[str, Tensor]:
+    """Read the tensors beside the language model, of the modalities that are served. Raises CheckpointError."""
     plugins = PluginTable(config.plugins.table)
     loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
     manifest = loader.resolve(config.model.model)
-    names = [name for name in manifest.tensors if other_module(name) is not None]
+    others = {name: module for name in manifest.tensors if (module := other_module(name)) is not None}
+    names = [name for name, module in others.items() if not unread(media.model_type, media.places, module)]
     return {name: tensor.clone() for name, tensor in loader.iter(manifest, names)}
 
 
-def _built(
-    hf_config: Mapping[str, Any], model_type: str, tensors: dict[str, Tensor], dtype: torch.dtype, *, hears: bool
-) -> Any:
+def _built(hf_config: Mapping[str, Any], media: MediaConfig, tensors: dict[str, Tensor], dtype: torch.dtype) -> Any:
     """Return the model around the tower, without its language model. Raises UserError."""
     import transformers
 
-    key = text_key(hf_config)
+    key, model_type = text_key(hf_config), media.model_type
     text = {name: value for name, value in text_config(hf_config).items() if name not in LEFT_OUT}
     text |= {"num_hidden_layers": 0, "vocab_size": TEXT_ROWS, "pad_token_id": None}
+    text |= {name: value for name, value in OF_NO_LAYERS.items() if name in text}
     whole = {name: value for name, value in hf_config.items() if name not in NOT_OF_THE_WHOLE}
     whole[key or "text_config"] = text
     verbosity = transformers.logging.get_verbosity()
@@ -123,7 +135,8 @@ def _built(
             transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
             transformers.MODEL_FOR_MULTIMODAL_LM_MAPPING,
         )
-        kind = (heard if hears else pictured)[type(settings)]
+        without_towers(settings, media)
+        kind = (heard if AUDIO in media.places else pictured)[type(settings)]
         model, report = kind.from_pretrained(
             None, config=settings, state_dict=tensors, dtype=dtype, output_loading_info=True
         )
@@ -136,7 +149,8 @@ def _built(
         transformers.logging.set_verbosity(verbosity)
         if shows_progress:
             transformers.logging.enable_progress_bar()
-    needless = (*OF_TEXT, *hf_config.get(PROJECTOR, {}).get("absent", ()))
+    unserved = [tower for name, tower in TOWERS.get(model_type, {}).items() if name not in media.places]
+    needless = (*OF_TEXT, *unserved, *hf_config.get(PROJECTOR, {}).get("absent", ()))
     missing = [name for name in report["missing_keys"] if not any(part in name for part in needless)]
     unknown = [*report["unexpected_keys"], *report["mismatched_keys"]]
     if missing or unknown:
@@ -146,7 +160,7 @@ def _built(
             f"The checkpoint {what} the tower of a '{model_type}': {listed}. Complete it, or start with --language-model-only."
         )
     inner = model.eval().model
-    for name in OF_TEXT:
+    for name in (*OF_TEXT, *unserved):
         if hasattr(inner, name):
             setattr(inner, name, None)
     return inner

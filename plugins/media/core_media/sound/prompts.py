@@ -16,6 +16,7 @@ import numpy as np
 from core.api.errors import RequestError, UserError
 from core_media.config import AUDIO, MediaConfig
 from core_media.contract import Features, Item
+from core_media.families import FAMILIES, MOST_SAMPLES
 from core_media.processing.fingerprint import fingerprint
 from core_media.sound.decoding import Samples
 
@@ -27,10 +28,11 @@ CHUNK_FRAMES = 3000
 class PromptSounds:
     """The processor of one checkpoint whose prompts take sounds. Raises UserError if transformers cannot build it.
 
+    processor: transformers' own, of a model that takes pictures as well.
     identity: digest of everything besides the sound that its features depend on. rate: samples a second that it reads.
     """
 
-    def __init__(self, config: MediaConfig) -> None:
+    def __init__(self, config: MediaConfig, processor: Any = None) -> None:
         import torch
         import transformers
 
@@ -39,8 +41,9 @@ class PromptSounds:
         self._place = config.places[AUDIO]
         # Voxtral's processor needs the package mistral-common for its tokenizer; its features are those of Whisper.
         kind = transformers.AutoFeatureExtractor if config.model_type == VOXTRAL else transformers.AutoProcessor
+        backend = {"backend": "pil"} if config.model_type in FAMILIES else {}
         try:
-            self._processor: Any = kind.from_pretrained(config.model, local_files_only=True)
+            self._processor: Any = processor or kind.from_pretrained(config.model, local_files_only=True, **backend)
         except Exception as error:
             raise UserError(
                 f"transformers {transformers.__version__} builds no processor from '{config.model}' "
@@ -57,6 +60,10 @@ class PromptSounds:
             )
         self._extractor: Any = self._processor if self._is_voxtral else _extractor(self._processor)
         self.rate = int(self._extractor.sampling_rate)
+        self._longest = MOST_SAMPLES.get(config.model_type, getattr(self._extractor, "n_samples", None))
+        self._unused = {*getattr(self._processor, "unused_input_names", ())}
+        if config.model_type not in MOST_SAMPLES:
+            self._unused.add("input_features_mask")  # Granite's tower computes its own
         self.identity = fingerprint(Path(config.model), transformers.__version__, AUDIO)
 
     def run(self, item: Item) -> Features:
@@ -64,7 +71,7 @@ class PromptSounds:
         samples: Samples = item.content
         if self._is_voxtral:
             return self._voxtral(samples)
-        longest = getattr(self._extractor, "n_samples", None)
+        longest = self._longest
         if longest is not None and len(samples) > longest:
             raise RequestError(
                 f"the sound is {len(samples) / self.rate:.1f} s long; the model hears {longest / self.rate:g} s. Send a "
@@ -77,8 +84,7 @@ class PromptSounds:
             made, texts = processor._process_audio([samples], **settings)
         except (ValueError, TypeError) as error:
             raise RequestError(f"the model's processor refuses the sound: {error}") from error
-        unused = {*processor.unused_input_names, "input_features_mask"}
-        return Features(texts[0], {name: np.asarray(value) for name, value in made.items() if name not in unused})
+        return Features(texts[0], {name: np.asarray(value) for name, value in made.items() if name not in self._unused})
 
     def _voxtral(self, samples: Samples) -> Features:
         """Return the same for Voxtral, whose processor fills sounds with silence to whole windows of 30 s."""

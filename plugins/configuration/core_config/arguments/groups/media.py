@@ -37,6 +37,13 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
             "second."
         ),
     ] = {}
+    enable_mm_embeds: Annotated[
+        bool,
+        Arg(
+            "Take rows of pictures and sounds in requests, as their tower would compute them: parts of type image_embeds and "
+            "audio_embeds, tensors in multi_modal_data."
+        ),
+    ] = False
     mm_encoder_cache_gb: Annotated[
         float,
         Arg("GiB of rows that towers have computed, kept for later prompts with the same media.", ge=0),

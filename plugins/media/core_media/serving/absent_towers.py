@@ -1,0 +1,35 @@
+"""Towers of modalities that are not served, in models of transformers that build a tower for each.
+
+Owns: what is built in their place, and dropped again. Never does: read a tensor. Called by: the tower.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from core_media.config import AUDIO, IMAGE, MediaConfig
+from core_media.families import TOWERS
+
+KEPT: Final = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
+"""Keys of a tower from which the model builds modules besides it."""
+
+
+def without_towers(settings: Any, media: MediaConfig) -> None:
+    """Change transformers' configuration of a model so that no tower is built whose modality is not served.
+
+    The one of pictures may need packages that are not installed (timm), so another one without layers stands for it.
+    """
+    towers = TOWERS.get(media.model_type, {})
+    if IMAGE in towers and IMAGE not in media.places:
+        vars(settings)["vision_config"] = _bare(settings.vision_config)  # it refuses other classes otherwise
+    if AUDIO in towers and AUDIO not in media.places:
+        settings.audio_config.conf_num_hidden_layers = 0
+
+
+def _bare(vision: Any) -> Any:
+    from transformers import CLIPVisionConfig
+
+    bare = CLIPVisionConfig(num_hidden_layers=0, num_attention_heads=1, intermediate_size=1, image_size=1, patch_size=1)
+    for name in KEPT:
+        setattr(bare, name, getattr(vision, name))
+    return bare
