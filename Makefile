@@ -202,8 +202,8 @@ test-packages: $(TEST_STAMP)  ## packages of others, installed and used: each ki
 test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test but for three models)
 	$(PYTHON) -m pytest -m "slow or not slow" tests/ranks
 
-test-nodes: $(TEST_STAMP)  ## engines and ranks of two machines in network namespaces (root, iproute2, /dev/net/tun): slow, lossy and cut networks, deaths
-	$(PYTHON) -m pytest -m nodes tests/nodes
+test-nodes: $(VENV)/fabrics/.installed  ## engines, ranks and handoffs of two machines in network namespaces (root, iproute2, /dev/net/tun): slow, lossy and cut networks, deaths
+	$(VENV)/fabrics/bin/python -m pytest -m nodes tests/nodes
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
 	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokenizers/test_control_text.py

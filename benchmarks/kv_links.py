@@ -114,7 +114,7 @@ class Taker:
             claim.know(lambda: [(0, key) for key in self._blocks])
             claim.want(claim.offered.result(WAIT_S))
             claim.done.result(WAIT_S)
-            self._check(list(claim.pages.values()))
+            self._check(list(claim.pages.values()), claim.problem)
 
         seconds = _seconds(fetch)
         handoff.end_claim("r")
@@ -137,9 +137,10 @@ class Taker:
             raise SystemExit(f"The process that has pages for {self._way} has ended.")
         return ticket
 
-    def _check(self, pages: list[Any]) -> None:
-        if len(pages) != len(self._blocks) or any(page is None for page in pages):
-            raise SystemExit(f"Pages are missing that came by {self._way}.")
+    def _check(self, pages: list[Any], problem: str = "") -> None:
+        found = sum(page is not None for page in pages)
+        if found != len(self._blocks):
+            raise SystemExit(f"{self._way} has brought {found} of {len(self._blocks)} pages. {problem}")
 
 
 def _serve(way: str, directory: str, options: argparse.Namespace, blocks: list[PrefixKey]) -> None:

@@ -79,12 +79,11 @@ def publishes_events(settings: Settings) -> bool:
     return bool(keys.get("enable_kv_cache_events")) and keys.get("publisher", "zmq") != "null"
 
 
-def beside_made_up(asked: Sequence[tuple[str, str] | str]) -> Iterator[str]:
+def beside_made_up(asked: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield a sentence for each connector that would keep, or hand on, what the connector `bench` has made up."""
-    pairs = [one if isinstance(one, tuple) else (one, one) for one in asked]
-    said = next((said for name, said in pairs if name == MADE_UP), None)
+    said = next((said for name, said in asked if name == MADE_UP), None)
     if said is not None:
-        for name, other in pairs:
+        for name, other in asked:
             if name not in HARMLESS:
                 yield f"{said}: its blocks are made up, and would be kept or handed on as true ones; leave out {other}."
 

@@ -17,7 +17,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[
         int,
         msgspec.Meta(
-            description="of values that no model computed, which make every answer meaningless", ge=0, lt=1 << 63
+            description="of values that no model computed, which make every answer meaningless", ge=0, le=(1 << 63) - 1
         ),
     ]
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
-from core_kv_connectors.peers.offer import name_of
 from core_kv_connectors.stores.store import Parts, Store, StoreError
 from core_kv_connectors.stores.writer import StoreWriter
 from core_kv_connectors.tiers.faults import DAMAGED, NOT_SAVED, Faults
@@ -54,7 +53,7 @@ class StoreTier:
         self._page_bytes = page_bytes
         self._memory = PageMemory(page_bytes, new_page)
         self._buffer = np.zeros(4 + MAX_HEADER + page_bytes, np.uint8)
-        self._salt = b""
+        self._names = self._new_names()
         self._faults = Faults()
         self._rest = Rest()
         self._bad: set[str] = set()
@@ -97,6 +96,8 @@ class StoreTier:
 
     def find(self, group: int, key: PrefixKey) -> Page | None:
         """Return the block's page while it is waiting to be stored, or None."""
+        if not self.writer.has_pending:  # mostly so; a step's look-ups ask for hundreds of blocks
+            return None
         pending = self.writer.find(self._name_of(group, key))
         return None if pending is None or pending.key.payload != key.payload else pending.page
 
@@ -106,7 +107,7 @@ class StoreTier:
 
     def may_have(self, group: int, key: PrefixKey) -> bool:
         """Whether the store is worth asking: it may have a page that was not read with wrong values."""
-        return self._name_of(group, key) not in self._bad
+        return not self._bad or self._name_of(group, key) not in self._bad
 
     def expect(self, load: KVLoad) -> None:
         """Forget what the store has said before: pages come and go."""
@@ -209,7 +210,7 @@ class StoreTier:
     def clear(self) -> None:
         """Never use the pages again that are there now: they cannot be deleted for all, so names change."""
         self.writer.forget_all()
-        self._salt = secrets.token_bytes(8)
+        self._names = self._new_names(secrets.token_bytes(8))
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish storing, end the thread and hang up; pages not stored by then are lost."""
@@ -218,9 +219,13 @@ class StoreTier:
 
     def _name_of(self, group: int, key: PrefixKey) -> str:
         """Return the name of a page's object, 40 hex digits; without the secret nobody can tell it."""
-        digest = hashlib.blake2b(self._fingerprint.encode() + self._salt, key=self._secret, digest_size=NAME_BYTES)
-        digest.update(name_of(group, key))
+        digest = self._names.copy()
+        digest.update(group.to_bytes(2, "little") + len(key.digest).to_bytes(2, "little") + key.digest + key.payload)
         return digest.hexdigest()
+
+    def _new_names(self, salt: bytes = b"") -> hashlib.blake2b:
+        """Return the state of a hash that all names begin with."""
+        return hashlib.blake2b(self._fingerprint.encode() + salt, key=self._secret, digest_size=NAME_BYTES)
 
     def _following(self, name: str) -> list[str]:
         """Return a name and those of the blocks after it in the load, of which nothing is known."""

@@ -69,6 +69,11 @@ class PageQueue(ABC):
         """Whether a page passed now would be written immediately."""
         return not (self._pending or self._closing or self.rest.remaining)
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether any page is not stored yet."""
+        return bool(self._pending)
+
     def find(self, name: str) -> PendingPage | None:
         """Return a page that is not written yet, or None."""
         return self._pending.get(name)
