@@ -38,8 +38,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     place = tmp_path_factory.mktemp("routers")
     model = save_checkpoint(place / "model", family="llama")
     kv_port = free_port()
-    tcp = ("--kv-transfer-config.kv_connector", "NixlConnector" if os.environ.get("CORE_TEST_NIXL") else "tcp")
-    tcp += ("--kv-transfer-config.kv_role",)
+    tcp = ("--kv-transfer-config.kv_connector", "tcp", "--kv-transfer-config.kv_role")
     with ExitStack() as opened:
         one = opened.enter_context(
             serving(
