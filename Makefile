@@ -28,7 +28,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve site wheels dist native-few native-here attack attack-timing fuzz fuzz-api simulate soak soak-kv soak-turns test test-adapters test-adapter-memory test-deploy test-dist test-fast test-grammars test-kv test-models test-parsers test-matrix test-clients \
-	test-control-text test-drafts test-fake-device test-know test-long test-fabrics test-media test-nodes test-packages test-page test-pooling test-ranks test-ray test-tools test-trl \
+	test-control-text test-drafts test-fake-device test-know test-long test-fabrics test-proxies test-stores test-media test-nodes test-packages test-page test-pooling test-ranks test-ray test-tools test-trl \
 	test-slow test-vllm-examples test-whole gpu-gate gpu-interpreter gpu-lease gpu-test test-arm \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -124,6 +124,28 @@ test-fabrics: $(VENV)/fabrics/.installed  ## pages that NIXL and Mooncake move (
 	$(VENV)/fabrics/bin/python -m pytest tests/kv/test_fabrics.py tests/engine/test_fabric_handoff.py
 	$(VENV)/fabrics/bin/python -m pytest --long tests/kit/test_conformance_of_ours.py -k "kv_connector.nixl or kv_connector.mooncake"
 
+$(VENV)/stores/.installed: $(TEST_STAMP) pyproject.toml
+	python3 -m venv $(VENV)/stores
+	$(VENV)/stores/bin/python -m pip install --quiet --no-compile --no-deps "mooncake-transfer-engine-non-cuda>=0.3.13"
+	python3 -m venv $(VENV)/lmcache
+	$(VENV)/lmcache/bin/python -m pip install --quiet --no-compile --no-deps "lmcache==0.5.6"
+	$(VENV)/lmcache/bin/python -m pip install --quiet --no-compile "numpy<=2.2.6" numba nvtx msgspec pyyaml psutil py-cpuinfo \
+		prometheus_client sortedcontainers blake3 pyzmq httpx aiohttp aiofile aiofiles cachetools opentelemetry-api opentelemetry-sdk
+	for place in stores lmcache; do $(PYTHON) -c 'import site; print("import site; site.addsitedir({!r})".format(site.getsitepackages()[0]))' > \
+		$$($(VENV)/$$place/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_core.pth; done
+	touch $@
+
+test-stores: $(VENV)/stores/.installed  ## pages in LMCache's server and in Mooncake's store, the real ones (350 MB from PyPI; Mooncake needs what test-fabrics says)
+	CORE_TEST_LMCACHE_PYTHON=$(VENV)/lmcache/bin/python $(VENV)/stores/bin/python -m pytest tests/kv/test_stores.py
+
+$(VENV)/routers/.fetched: | $(VENV)/bin/python
+	mkdir -p $(VENV)/routers
+	$(PYTHON) -m tests.apis.fetch_routers $(VENV)/routers
+	touch $@
+
+test-proxies: $(TEST_STAMP) $(VENV)/routers/.fetched  ## vLLM's proxies for prefill apart from decoding, unmodified, before two servers (47 MB from PyPI)
+	CORE_TEST_PROXIES=$(VENV)/routers $(PYTHON) -m pytest tests/apis/test_other_routers.py
+
 $(VENV)/tools/.installed: $(TEST_STAMP) plugins/apis/pyproject.toml
 	python3 -m venv $(VENV)/tools
 	$(VENV)/tools/bin/python -m pip install --quiet --no-compile "mcp>=2.3"
@@ -180,8 +202,8 @@ test-packages: $(TEST_STAMP)  ## packages of others, installed and used: each ki
 test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after failures (part of make test but for three models)
 	$(PYTHON) -m pytest -m "slow or not slow" tests/ranks
 
-test-nodes: $(TEST_STAMP)  ## engines and ranks of two machines in network namespaces (root, iproute2, /dev/net/tun): slow, lossy and cut networks, deaths
-	$(PYTHON) -m pytest -m nodes tests/nodes
+test-nodes: $(VENV)/fabrics/.installed  ## engines, ranks and handoffs of two machines in network namespaces (root, iproute2, /dev/net/tun): slow, lossy and cut networks, deaths
+	$(VENV)/fabrics/bin/python -m pytest -m nodes tests/nodes
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
 	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokenizers/test_control_text.py

@@ -6,7 +6,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.apis.router_requests import ROUTERS, to_decode, to_prefill
 from tests.apis.serving_processes import free_port
 from tests.tiny_models import save_checkpoint
 
@@ -66,11 +67,14 @@ class Server:
 
 
 @contextmanager
-def serving(log: Path, model: Path, *arguments: str, tokenizer: bool = False) -> Iterator[Server]:
+def serving(
+    log: Path, model: Path, *arguments: str, tokenizer: bool = False, prefix: Sequence[str] = ()
+) -> Iterator[Server]:
+    """A server that starts. prefix: the beginning of its command."""
     port = free_port()
     common = ("--max-model-len", "128", "--max-num-seqs", "4", "--dtype", "float32")
     common += ("--enable-prompt-tokens-details",)
-    command = [sys.executable, "-P", "-m", "core", "serve", str(model), "--port", str(port), *common]
+    command = [*prefix, sys.executable, "-P", "-m", "core", "serve", str(model), "--port", str(port), *common]
     command += () if tokenizer else ("--skip-tokenizer-init",)
     with log.open("wb") as out:
         process = subprocess.Popen([*command, "--api-key", *KEYS, *arguments], stdout=out, stderr=subprocess.STDOUT)
@@ -225,6 +229,23 @@ def test_requests_that_cannot_be_are_refused(
 ) -> None:
     status, answer = servers[server].post({**ANSWER, **body})
     assert status == 400 and sentence in answer["error"]["message"], answer
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_what_other_routers_send_is_answered_as_by_one_engine(servers: tuple[Server, Server], router: str) -> None:
+    one, other = servers
+    body = {name: value for name, value in ANSWER.items() if name != "n"} | {"cache_salt": router, "min_tokens": 2}
+    _, alone = one.post({**body, "cache_salt": "alone"})
+    status, first = one.post(to_prefill(router, body))
+    assert status == 200, first
+    before = metric(other, "kv_handoffs_total", 'side="claim"', 'what="received"')
+    status, text = other.text(to_decode(router, body, first, "127.0.0.1"), "/v1/completions")
+    assert status == 200, text
+    chunks = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: {")]
+    answers = chunks or [json.loads(text)]
+    ids = [id for answer in answers for choice in answer["choices"] for id in choice["token_ids"]]
+    assert ids == alone["choices"][0]["token_ids"]
+    assert metric(other, "kv_handoffs_total", 'side="claim"', 'what="received"') == before + 1
 
 
 def test_a_failed_load_ends_the_request_where_that_is_asked_for(tmp_path: Path) -> None:

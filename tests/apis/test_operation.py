@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -83,6 +84,14 @@ def test_an_engine_that_computes_nothing_is_well_and_says_why(server: RunningSer
     assert (told["state"], told["holders"]) == ("sleeping", [failed])
     stats.phase, stats.holders = "running", ()
     assert server.http.get("/health").json() == {"state": "serving", "engine_restarts": 0, "last_deaths": []}
+
+
+def test_made_up_blocks_are_told(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "made_up" not in server.http.get("/health").json()
+    config = server.engine.config
+    plugins = msgspec.structs.replace(config.plugins, kv_connectors=("bench",))
+    monkeypatch.setattr(server.engine, "config", msgspec.structs.replace(config, plugins=plugins))
+    assert "no answer means anything" in server.http.get("/health").json()["made_up"]
 
 
 def test_a_server_is_ready_while_requests_are_computed(server: RunningServer) -> None:

@@ -15,9 +15,12 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.kv_transfer import KVTransfer
 from core_frontend.request_terms import RequestTerms
 from tests.apis.conftest import RunningServer
+from tests.apis.router_requests import ROUTERS, to_decode, to_prefill
 
 DECODE, PREFILL = {"do_remote_decode": True}, {"do_remote_prefill": True}
 SOURCE = {"host": "h", "port": 1, "ticket": "t", "engine_id": "p"}
+
+SOURCE_FIELDS = {"remote_block_ids": ["t"], "remote_host": "h", "remote_port": 1, "remote_engine_id": "p"}
 
 
 class StubEngine:
@@ -58,6 +61,22 @@ def test_a_server_without_a_role_refuses_the_field_unless_it_asks_for_nothing(se
     for something in (DECODE, PREFILL, {"do_remote": True}, {"do_remote_decode": 3}, "yes"):
         refused = server.http.post(path, json={**body, "max_tokens": 1, "kv_transfer_params": something})
         assert refused.status_code == 400 and "kv_transfer_params" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_requests_of_other_routers_lack_nothing_but_the_role(server: RunningServer, path: str, router: str) -> None:
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]} if "chat" in path else {"prompt": "Hi"}
+    body |= {"max_tokens": 5, "min_tokens": 2, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    body |= {"max_completion_tokens": 5} if "chat" in path else {}
+    asked = to_prefill(router, body)
+    answer = {"kv_transfer_params": {**PREFILL, **SOURCE_FIELDS}}
+    for sent in (asked, to_decode(router, body, answer, "h")):
+        refused = server.http.post(path, json=sent, headers={"X-Request-Id": "5c0b"})
+        assert refused.status_code == 400 and "kv_role" in refused.json()["error"]["message"], refused.text
+        plain = {name: value for name, value in sent.items() if name != "kv_transfer_params"}
+        assert server.http.post(path, json=plain, headers={"X-Request-Id": "5c0b"}).status_code == 200
 
 
 def test_roles_decide_who_may_ask() -> None:

@@ -147,6 +147,28 @@ def test_several_connectors_are_a_list(tiny_llama, tmp_path):
         assert sum(row.kind == "kv_connector" for row in engine.plugins.table) == 2, "one row a plugin"
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "plugin", "arguments"),
+    [
+        ("LMCacheConnectorV1", {"lmcache.remote_url": "lm://h:1"}, "lmcache", {"url": "lm://h:1"}),
+        ("MooncakeStoreConnector", {"master_server_address": "h:1"}, "mooncake_store", {"master": "h:1"}),
+        ("DecodeBenchConnector", {"seed": 7}, "bench", {"seed": 7}),
+    ],
+)
+def test_vllms_names_for_stores_and_made_up_blocks(tiny_llama, name, own, plugin, arguments):
+    plugins = resolved(tiny_llama, kv_transfer_config=transfer(name, **own)).engine.plugins
+    assert plugins.kv_connectors == (plugin,)
+    assert plugins.arguments[f"kv_connector.{plugin}"] == arguments
+
+
+def test_made_up_blocks_go_nowhere_else(tiny_llama, tmp_path):
+    made_up = {"kv_connectors_config": {"bench": {"seed": 1}, "file": {"directory": str(tmp_path)}}}
+    with pytest.raises(ConfigError, match=r"--kv-connectors bench: .*made up.*leave out --kv-connectors file"):
+        resolved(tiny_llama, kv_connectors=["bench", "file"], **made_up)
+    with pytest.raises(ConfigError, match="leave out --kv-offloading-size"):
+        resolved(tiny_llama, kv_transfer_config=transfer("DecodeBenchConnector", seed=1), kv_offloading_size=1)
+
+
 TRANSFER = "--kv-transfer-config.kv_connector"
 
 
@@ -170,8 +192,12 @@ TRANSFER = "--kv-transfer-config.kv_connector"
         ),
         ("ExampleConnector", {}, "needs .*shared_storage_path DIRECTORY"),
         ("ExampleConnector", {"shared_storage_path": "d", "compress": 1}, "extra_config.compress"),
-        ("MooncakeStoreConnector", {}, "needs a store of its own"),
-        ("LMCacheConnectorV1", {}, "needs a store of its own"),
+        ("MooncakeStoreConnector", {}, "kv_connector_extra_config.master: required"),
+        ("LMCacheConnectorV1", {}, "kv_connector_extra_config.url: required"),
+        ("LMCacheConnectorV1", {"lmcache.chunk_size": 16}, r"kv_connector_extra_config.lmcache.chunk_size"),
+        ("LMCacheMPConnector", {}, "pickled tensors or memory of a GPU; the connector lmcache"),
+        ("DecodeBenchConnector", {}, "kv_connector_extra_config.seed: required"),
+        ("DecodeBenchConnector", {"seed": 1, "fill_mean": 0.1}, "kv_connector_extra_config.fill_mean"),
         ("MultiConnector", {}, "expected the key connectors alone"),
         ("MultiConnector", {"connectors": [{"kv_role": "kv_both"}]}, r"connectors\[0\]: names no connector"),
         (
@@ -229,7 +255,7 @@ def test_names_that_mean_what_is_so_are_accepted(tiny_lfm2):
     }
     assert resolved(tiny_lfm2, **given).engine.cache.host_bytes
     for wrong, why in (
-        ({"kv_offloading_backend": "lmcache"}, "LMCache"),
+        ({"kv_offloading_backend": "lmcache"}, "MP server, which takes pickled tensors"),
         ({"use_replayssm": True}, "a state is the same however it was computed"),
         ({"mamba_backend": "flashinfer"}, "use --kernels"),
         ({"mamba_config": {"backend": "flashinfer"}}, r"mamba_config.backend|--mamba-config.backend.*use --kernels"),

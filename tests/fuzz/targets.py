@@ -33,6 +33,7 @@ from tests.fuzz import (
     prompt_servers,
     receipts,
     steps,
+    store_answers,
     tool_servers,
 )
 from tests.loaders.gguf_files import finish
@@ -272,6 +273,7 @@ TARGETS = {
     "page_frames": Target(page_frames.make_frames, page_frames.NAMES, page_frames.read_frames),
     "lease_frames": Target(lease_frames.make_frames, lease_frames.NAMES, lease_frames.read_frames),
     "fabrics": Target(fabrics.make_frames, fabrics.NAMES, fabrics.read_frames),
+    "store_answers": Target(store_answers.make_answers, store_answers.NAMES, store_answers.read_answers),
     "prompt_servers": Target(prompt_servers.make_answers, prompt_servers.NAMES, prompt_servers.read_answers),
     "tool_servers": Target(tool_servers.make_servers, tool_servers.NAMES, tool_servers.read_servers),
     "io_processors": Target(plugin_answers.make_io, plugin_answers.OF_IO, plugin_answers.read_io),

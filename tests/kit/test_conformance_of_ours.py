@@ -12,12 +12,15 @@ from core_kit.worker import Answer, Task
 from core_runtime.models.tensors.shards import DEFAULT
 from tests.adapters.made import converted, save_adapter
 from tests.kit.forked_workers import ForkedWorkers
+from tests.kv.lmcache_server import LMCacheServer
 from tests.kv.test_peers import free_port
 from tests.loaders.gguf_files import write_gguf
 
 OURS = [(row.kind, row.name) for row in discover() if is_own(row.distribution)]
 ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in OURS for case in cases(kind, name)]
 
+MADE_UP = "bench"
+"""A connector whose pages are nobody's, so that it keeps no promise about them."""
 FABRICS = {"nixl": "nixl_cu12", "mooncake": "mooncake"}
 """Connectors whose package is no dependency of the tests → its module."""
 
@@ -53,6 +56,14 @@ def workers():
         parent.close()
 
 
+@pytest.fixture
+def store():
+    """A server that speaks as LMCache's does."""
+    server = LMCacheServer()
+    yield server
+    server.close()
+
+
 @pytest.mark.parametrize("case", ALL)
 def test_ours(case, request, workers, monkeypatch):
     def ask(task: Task) -> Answer:
@@ -66,6 +77,14 @@ def test_ours(case, request, workers, monkeypatch):
         subject.model = str(request.getfixturevalue("shards"))
     if subject.kind == "kv_connector" and subject.name in ("file", "shm"):
         subject.arguments = {"directory": str(request.getfixturevalue("tmp_path"))}
+    if subject.kind == "kv_connector" and subject.name == MADE_UP:
+        if case.run.__module__ != general.__name__:
+            pytest.skip("its pages are made up")
+        subject.arguments = {"seed": 1}
+    if subject.kind == "kv_connector" and subject.name == "lmcache":
+        subject.arguments = {"url": request.getfixturevalue("store").url}
+    if subject.kind == "kv_connector" and subject.name == "mooncake_store":
+        pytest.skip("it needs a master; make test-stores starts one")
     if subject.kind == "kv_connector" and subject.name == "tcp":
         subject.arguments = {"listen": f"127.0.0.1:{free_port()}"}
     if subject.kind == "kv_connector" and subject.name in FABRICS:

@@ -336,7 +336,7 @@ def test_after_the_end_nothing_is_taken(tmp_path):
 
 
 def test_a_page_larger_than_all_that_may_wait_is_written_alone(tmp_path, open_disk, monkeypatch):
-    monkeypatch.setattr("core_kv_connectors.tiers.page_writer.MAX_PENDING_BYTES", 50)
+    monkeypatch.setattr("core_kv_connectors.tiers.page_queue.MAX_PENDING_BYTES", 50)
     disk = open_disk(tmp_path)
     write(disk, 1)
     assert np.array_equal(disk.read(0, key(1)), page(1))

@@ -255,7 +255,7 @@ def test_processes_share_a_directory(tmp_path):
 
 
 def test_a_slow_disk_drops_pages_instead_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("core_kv_connectors.tiers.page_writer.MAX_PENDING_BYTES", 250)
+    monkeypatch.setattr("core_kv_connectors.tiers.page_queue.MAX_PENDING_BYTES", 250)
     disk = disk_of(tmp_path)
     with disk.writer._changed:
         for number in range(5):

@@ -83,6 +83,7 @@ class HealthAnswer(msgspec.Struct):
     holders:         why requests wait, if they do and the engine runs.
     engines:         each engine of a group.
     audit_mismatches: rows that were not the same when they were computed again alone (--audit-share), if there were any.
+    made_up:         that no answer means anything, with the KV connector `bench`.
     """
 
     state: State
@@ -92,6 +93,7 @@ class HealthAnswer(msgspec.Struct):
     holders: list[HolderAnswer] | msgspec.UnsetType = msgspec.UNSET
     engines: list[EngineState] | msgspec.UnsetType = msgspec.UNSET
     audit_mismatches: int | msgspec.UnsetType = msgspec.UNSET
+    made_up: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class VersionAnswer(msgspec.Struct):

@@ -12,6 +12,9 @@ from core_apis.engine_state import check_ready, check_recovered, holders_of, sta
 from core_apis.protocol.operation import EngineDeath, HealthAnswer, VersionAnswer
 from core_observers.audit_metrics import num_mismatches
 
+MADE_UP = "bench"
+"""The KV connector whose blocks no model computed."""
+
 router = APIRouter(tags=["operation"])
 
 
@@ -72,6 +75,8 @@ async def _alive(context: ServingContext) -> HealthAnswer:
     if engines := context.engine.engines:
         answer.engines = list(engines)
     answer.audit_mismatches = num_mismatches(context.engine.stats.audits) or UNSET
+    if MADE_UP in context.engine.config.plugins.kv_connectors:
+        answer.made_up = "The KV connector bench makes up keys and values of prompts; no answer means anything."
     if problem is not None:
         answer.journal = f"The request journal takes no requests now: {problem}."
     return answer

@@ -30,6 +30,10 @@ BY_ARGUMENTS: Mapping[str, str] = MappingProxyType(
 )
 """Arguments that choose connectors which may not be named; `host` and `disk` are `tiers`."""
 
+MADE_UP = "bench"
+HARMLESS = (MADE_UP, "events", "residency", "explain")
+"""Connectors that keep no blocks for anybody else; `keep` would hand them to another engine of this server."""
+
 
 def choose_kv_connectors(attempt: Attempt) -> None:
     """Choose the connectors; each failure is a problem. Explanations of cache misses that the user did not request are
@@ -47,6 +51,7 @@ def choose_kv_connectors(attempt: Attempt) -> None:
     if problems:
         return
     asked += [(instance, connector.said) for instance, connector in named.instances()]
+    attempt.problems += beside_made_up(asked)
     choice = attempt.answer_of(lambda: select_kv_connectors(attempt.plugins, asked))
     if choice is not None and asked:
         attempt.chosen.stages["kv_connector"] = choice
@@ -72,6 +77,15 @@ def publishes_events(settings: Settings) -> bool:
     """Whether `--kv-events-config` switches events on."""
     keys = underscored(settings["kv_events_config"] or {})
     return bool(keys.get("enable_kv_cache_events")) and keys.get("publisher", "zmq") != "null"
+
+
+def beside_made_up(asked: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield a sentence for each connector that would keep, or hand on, what the connector `bench` has made up."""
+    said = next((said for name, said in asked if name == MADE_UP), None)
+    if said is not None:
+        for name, other in asked:
+            if name not in HARMLESS:
+                yield f"{said}: its blocks are made up, and would be kept or handed on as true ones; leave out {other}."
 
 
 def _has(registry: PluginRegistry, name: str) -> bool:

@@ -43,8 +43,16 @@ ALIASES: Mapping[str, str] = {
     "nixlconnector": "nixl",
     "nixlpullconnector": "nixl",
     "mooncakeconnector": "mooncake",
+    "mooncakestoreconnector": "mooncake_store",
+    "lmcacheconnectorv1": "lmcache",
+    "decodebenchconnector": "bench",
 }
-"""vLLM's names for connectors that hand blocks to other engines → ours."""
+"""vLLM's names for connectors → ours."""
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "lmcacheconnectorv1": {"lmcache.remote_url": "url"},
+    "mooncakestoreconnector": {"master_server_address": "master", "metadata_server": "metadata"},
+}
+"""vLLM's name for a connector → its names for keys → ours."""
 HANDS_ON = ("tcp", "nixl", "mooncake")
 """The connectors that have roles (`kv_roles`)."""
 
@@ -147,6 +155,8 @@ def _read(values: Mapping[str, Any], flag: str, found: NamedConnectors, *, is_pa
     elif normalize(name) in SEVERAL:
         _read_parts(own, prefix, found)
     else:
+        keys = RENAMED.get(normalize(name), {})
+        own = {keys.get(key, key): value for key, value in own.items()}
         name = ALIASES.get(normalize(name), name)
         if normalize(name) not in HANDS_ON or is_part:
             found.problems += without_role(values, name, flag)

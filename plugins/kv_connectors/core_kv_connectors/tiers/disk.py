@@ -28,7 +28,8 @@ from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_n
 from core_kv_connectors.tiers.page_file import PageError, read_page
 from core_kv_connectors.tiers.page_marks import PageMarks
 from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
-from core_kv_connectors.tiers.page_writer import PageWriter, PendingPage
+from core_kv_connectors.tiers.page_queue import PendingPage
+from core_kv_connectors.tiers.page_writer import PageWriter
 from core_kv_connectors.tiers.rest import Rest
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The file format of one block.
 
-Owns: the format and its verification. Never does: choose names, open or delete. Called by: the disk tier, and
-both ends of the connector `tcp`, which send pages in this format.
+Owns: the format and its verification. Never does: choose names, open or delete. Called by: the disk tier,
+both ends of the connector `tcp`, which send pages in this format, and the tier of stores, whose objects have it.
 
 A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. The
 checksum reveals the remains of a crash or a bad disk (XXH3, 128 bits). With a secret it is a MAC of header and page
@@ -92,6 +92,33 @@ def read_page(
     page = np.empty(page_bytes, np.uint8) if memory is None else memory()
     if file.readinto(page.data) != page_bytes:
         raise PageError("it became shorter while it was read")
+    check_values(header, page, secret)
+    return page
+
+
+def page_in(
+    content: memoryview,
+    fingerprint: str,
+    group: int,
+    key: PrefixKey,
+    page_bytes: int,
+    secret: bytes = b"",
+    memory: Callable[[], Page] | None = None,
+) -> Page:
+    """Return a copy of the page of `page_bytes` bytes in the content of a file.
+
+    memory: returns memory to copy to; None: new memory.
+    Raises PageError for any other content.
+    """
+    length = int.from_bytes(content[:4], "little")
+    if not 0 < length < min(MAX_HEADER, len(content)):
+        raise PageError("it has no header")
+    header = checked_header(bytes(content[4 : 4 + length]), fingerprint, group, key)
+    values = content[4 + length :]
+    if not len(values) == header.nbytes == page_bytes:
+        raise PageError(f"it has {len(values)} bytes of values, expected {page_bytes}")
+    page = np.empty(page_bytes, np.uint8) if memory is None else memory()
+    page[:] = np.frombuffer(values, np.uint8)
     check_values(header, page, secret)
     return page
 

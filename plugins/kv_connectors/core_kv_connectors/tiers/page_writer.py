@@ -1,51 +1,32 @@
 """The thread that writes pages.
 
-Owns: `PageWriter`: queued pages, the size limit on disk, and the handling of a full, slow or failing disk. Never does:
-read a page, or make the caller wait. Called by: the disk tier.
+Owns: `PageWriter`: the size limit on disk, and the handling of a full or failing disk. Never does: read a page, or make the
+caller wait. Called by: the disk tier.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from core.api.kv_transfer import Page, PrefixKey
+from core.api.kv_transfer import PrefixKey
 from core_kv_connectors.tiers.page_directory import PageDirectory
 from core_kv_connectors.tiers.page_file import page_parts
-from core_kv_connectors.tiers.rest import Rest
+from core_kv_connectors.tiers.page_queue import PageQueue, PendingPage
 
 logger = logging.getLogger(__name__)
 
-MAX_PENDING_BYTES = 256 << 20
 KEPT_SHARE = 0.9
 """Share of the limit at which deletion stops, so that it happens rarely."""
 LOWERED_S = 600.0
 """Seconds for which a disk that was full gets less than its capacity."""
-NEWEST_SHARE = 0.2
-"""Weight of the newest page in the mean cost of writing."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(slots=True, eq=False)
-class PendingPage:
-    """A queued page. It becomes a file only if it is still listed when its turn comes.
-
-    replaces: whether a file of this name, should there be one, is not to be kept.
-    """
-
-    group: int
-    key: PrefixKey
-    page: Page
-    replaces: bool = False
-
-
-class PageWriter:
+class PageWriter(PageQueue):
     """Writes pages of `fingerprint` below `root`, in order of submission.
 
     capacity: limit in bytes on all page files below `root`, including other fingerprints; least recently used files are
@@ -54,10 +35,7 @@ class PageWriter:
     on_placed: called with the name of each file after it was written, on the thread that writes.
     on_dropped: called with the key of each page that was not written, on either thread.
     directory: of the files; replaced when the directory had to be recreated.
-    rest: the pause after a failure.
-    byte_s: processor time in seconds that writing a byte took, a mean of the last pages; 0 until there is one.
     placed: names of files that this process has written or read, as far as it knows; others may have deleted them.
-    num_dropped: pages that were not written because the disk was too slow or failed.
 
     Raises the errors of `PageDirectory`.
     """
@@ -71,108 +49,21 @@ class PageWriter:
         on_placed: Callable[[str], None] = lambda name: None,
         on_dropped: Callable[[PrefixKey], None] = lambda key: None,
     ) -> None:
+        super().__init__("kv-disk", on_dropped)
         self._root = root
         self._fingerprint = fingerprint
         self._secret = secret
         self._on_placed = on_placed
-        self._on_dropped = on_dropped
         self.capacity = capacity
         self.directory = self._open()
-        self.rest = Rest()
-        self.byte_s = 0.0
-        self.placed: set[str] = set()
-        self.num_dropped = 0
         self._lowered = capacity
         self._lowered_until = 0.0
         self._num_bytes: int | None = None
-        self._pending: OrderedDict[str, PendingPage] = OrderedDict()
-        self._pending_bytes = 0
-        self._changed = threading.Condition()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="kv-disk", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a page passed now would be written immediately."""
-        return not (self._pending or self._closing or self.rest.remaining)
-
-    def find(self, name: str) -> PendingPage | None:
-        """Return a page that is not written yet, or None."""
-        return self._pending.get(name)
-
-    def put(self, name: str, pending: PendingPage) -> None:
-        """Queue a page for writing; it is dropped when the disk is too slow."""
-        nbytes = pending.page.nbytes
-        with self._changed:
-            if name in self._pending:
-                return
-            if self._closing or (self._pending and self._pending_bytes + nbytes > MAX_PENDING_BYTES):
-                self.num_dropped += 1
-                self._on_dropped(pending.key)
-                return
-            self._pending[name] = pending
-            self._pending_bytes += nbytes
-            self._changed.notify_all()
-
-    def forget(self, name: str) -> None:
-        """Remove a page from the queue, if it is there."""
-        with self._changed:
-            pending = self._pending.pop(name, None)
-            if pending is not None:
-                self._pending_bytes -= pending.page.nbytes
-            self._changed.notify_all()
 
     def forget_all(self) -> None:
         """Remove all pages from the queue. Files on disk are counted again."""
-        with self._changed:
-            self._pending.clear()
-            self._pending_bytes = 0
-            self.placed.clear()
-            self._changed.notify_all()
+        super().forget_all()
         self._num_bytes = None
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until all queued pages are written; False when that takes too long or the disk fails."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._pending or self.rest.remaining, timeout_s)
-            return not self._pending
-
-    def close(self, timeout_s: float) -> None:
-        """Finish writing and end the thread; pages not written by then are lost."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        while (entry := self._next_pending()) is not None:
-            name, pending = entry
-            begin = time.thread_time()
-            works = self._try_to_store(name, pending)
-            byte_s = (time.thread_time() - begin) / max(pending.page.nbytes, 1)
-            self.byte_s += (byte_s - self.byte_s) * (NEWEST_SHARE if self.byte_s else 1.0)
-            with self._changed:
-                if works:
-                    self.rest.end()
-                else:
-                    self.rest.begin()
-                if self._pending.get(name) is pending:
-                    self.forget(name)
-
-    def _next_pending(self) -> tuple[str, PendingPage] | None:
-        """Return the next page as soon as the disk may be tried; None at the end."""
-        with self._changed:
-            while True:
-                rest = self.rest.remaining
-                if self._pending and not rest:
-                    return next(iter(self._pending.items()))
-                if self._closing:
-                    return None
-                self._changed.wait(rest if self._pending else None)
 
     def _try_to_store(self, name: str, pending: PendingPage) -> bool:
         """Write a page; False when the disk fails, which is logged only the first time in a row."""

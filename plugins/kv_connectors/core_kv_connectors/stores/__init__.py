@@ -1,0 +1,1 @@
+"""Pages in stores of others, which several engines share."""
