@@ -48,7 +48,9 @@ class KVLoad:
 
     __slots__ = ("_lock", "_on_done", "absent", "in_memory", "in_pool", "is_done", "keys", "needs", "pages", "started")
 
-    def __init__(self, needs: BlockNeeds, keys: Sequence[PrefixKey], on_done: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, needs: BlockNeeds, keys: Sequence[PrefixKey], on_done: Callable[[KVLoad], None] | None = None
+    ) -> None:
         self.needs = needs
         self.keys = keys
         self.in_pool: list[bytearray] = []
@@ -93,7 +95,7 @@ class KVLoad:
                 return False
             self.is_done = True
         if self._on_done is not None:
-            self._on_done()
+            self._on_done(self)
         return True
 
     def fill(

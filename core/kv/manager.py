@@ -157,15 +157,15 @@ class KVManager:
 
     def is_loaded(self, sequence: KVSequence) -> bool:
         """Whether a sequence need not wait any longer: its pages are in memory, do not exist or took too long."""
-        return sequence.load is None or self.connectors.is_loaded(sequence.load)
+        return sequence.load is None or self.connectors.loads.is_over(sequence.load)
 
     def waits_for(self, sequence: KVSequence) -> str:
         """Return the engine argument that causes the wait of a sequence that has stepped aside."""
-        return self.connectors.waits_for(sequence.load)
+        return self.connectors.loads.waits_for(sequence.load)
 
     def wait_for_loads(self, timeout_s: float) -> None:
         """Return when a sequence's wait may be over, or after `timeout_s` seconds."""
-        self.connectors.wait(timeout_s)
+        self.connectors.loads.wait(timeout_s)
 
     def blocks_missing(self, hit: PrefixHit, num_tokens: int) -> int:
         """Return how many free blocks a sequence of `num_tokens` tokens takes when it shares `hit`."""
@@ -382,5 +382,5 @@ class KVManager:
     def _end_load(self, sequence: KVSequence) -> None:
         """End the load of a sequence whose pages are in its blocks, or that no longer waits."""
         if sequence.load is not None:
-            self.connectors.end_load(sequence.load)
+            self.connectors.loads.end(sequence.load)
             sequence.load = None

@@ -40,7 +40,7 @@ class KVSequence:
     snapshots:             all such positions since it got its blocks.
     num_saved_tokens:      position of the state that was copied before drafts were verified; -1 for none.
     is_rolled_back:        whether drafts were rejected, so that the next step has to begin from that copy.
-    num_waits:             number of times that it has waited for pages of evicted blocks, or for room for a state.
+    num_waits:             number of times that it has waited for pages of evicted blocks, keys, or room for a state.
     load:                  pages that it waits for, or that are loaded and not in blocks yet; else None.
     """
 
@@ -85,3 +85,10 @@ class KVSequence:
         self.is_rolled_back = False
         self.num_waits = 0
         self.load: KVLoad | None = None
+
+    @classmethod
+    def with_keys_of(cls, other: KVSequence) -> KVSequence:
+        """Return a sequence whose blocks have the keys of another one's."""
+        made = KVSequence(other.token_ids, other.cache_salt, other.extras, "", other.tenant, other.num_public_tokens)
+        made.prefix_keys = other.prefix_keys.copy()
+        return made

@@ -17,6 +17,9 @@ from core.scheduler.planning import StepPlanner
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState
 
+LOOK_UPS = 4
+"""Limit of sequences that step aside in one step: each takes about a millisecond for a prompt of 8,000 tokens."""
+
 
 class Admission:
     """Fills the rest of a step's budget with waiting sequences; owned by the scheduler."""
@@ -44,6 +47,7 @@ class Admission:
         if state.policy.charges:
             for running in state.running.sequences:
                 state.settle(running)
+        most_awaiting = len(state.awaiting) + LOOK_UPS
         while planner.budget > 0 and len(state.running.free_slots) > state.config.max_num_seqs // 4 * flex:
             first = self._next()
             if first is None or first.request.flex != flex or not self._may_be_tried(first):
@@ -52,7 +56,7 @@ class Admission:
                 return
             if not state.places.may_start(first):
                 state.places.add(first)
-            elif not self._try(planner, first):
+            elif not self._try(planner, first) or len(state.awaiting) >= most_awaiting:
                 return
 
     def _would_be_left_out(self, planner: StepPlanner, first: SequenceState) -> bool:

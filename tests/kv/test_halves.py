@@ -166,7 +166,7 @@ def test_a_half_that_cannot_be_asked_is_left_out(plugin, model, answers, tmp_pat
 @pytest.mark.parametrize("method", ["load", "save"])
 def test_a_half_that_hangs_keeps_its_blocks_and_nothing_else(plugin, model, answers, tmp_path, monkeypatch, method):
     monkeypatch.setattr("core_kv_connectors.halves.connector.LATE_S", 0.5)
-    monkeypatch.setattr("core.kv.connectors.MAX_LOAD_S", 1.0)
+    monkeypatch.setattr("core.kv.loads.MAX_LOAD_S", 1.0)
     with LLM(str(model), **SMALL, **options_of(plugin, tmp_path)) as llm:
         if method == "load":
             assert visit(llm, answers) == 88

@@ -8,7 +8,8 @@ import pytest
 from core.api.kv_load import KVLoad
 from core.api.specs import KVGroup
 from core.kv.connector import KVConnector
-from core.kv.connectors import MAX_LOAD_S, KVConnectors
+from core.kv.connectors import KVConnectors
+from core.kv.loads import MAX_LOAD_S
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, look_up

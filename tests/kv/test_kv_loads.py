@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from core.api.kv_load import KVLoad
-from core.kv.connectors import MAX_LOAD_S, KVConnectors
+from core.kv.connectors import KVConnectors
+from core.kv.loads import MAX_LOAD_S
 from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
 from core_kv_connectors.tiers import disk, page_memory, page_reader

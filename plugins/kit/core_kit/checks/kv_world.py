@@ -109,7 +109,7 @@ class World:
     def connect(self, half: HalfThread) -> None:
         """Connect the worker half of a connector that moves blocks itself, and give it the blocks."""
         assert isinstance(self.connector, SplitConnector), "other connectors have no worker half"
-        half.wake = self.connectors.load_finished
+        half.wake = self.connectors.loads.wake
         arena = arena_of(self.blocks)
         half.register(arena, Layout(NUM_BLOCKS, tuple(part.shape[1] for part in arena), BLOCK_SIZE))
         self.connector.connect(Link(half, self.copy, lambda: None))
