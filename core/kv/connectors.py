@@ -1,7 +1,8 @@
 """The KV connectors of an engine, in order, as one.
 
-Owns: `KVConnectors`: whom to ask for a page, who is given one, and what happens to a connector that fails. Never does: keep pages, decide what is evicted, or know any connector. Called by: the KV manager (look-up, eviction,
-loads), the engine loop (`after_step`, `save_idle`, `report`, `close`) and the lifecycle (the rest).
+Owns: `KVConnectors`: whom to ask for a page, who is given one, and what happens to a connector that fails. Never does: keep
+pages, decide what is evicted, or know any connector. Called by: the KV manager (look-up, eviction), the engine loop
+(`after_step`, `save_idle`, `report`, `close`) and the lifecycle (the rest).
 
 The first connector that has a page gives it; every connector that wants an evicted block is given its page. One that raises is
 left out from then on: its pages are missing, which costs time and no answer.
@@ -105,7 +106,7 @@ class KVConnectors:
         self.loads.end_all()
         self.copies.forget()
         if self._has_pool:
-            self._notify("pool_replaced")
+            self.notify("pool_replaced")
         self._has_pool = True
         self._sort()
 
@@ -155,7 +156,7 @@ class KVConnectors:
     def settle(self, transfers: KVTransfers, pages: Sequence[Page] | None) -> None:
         """Pass the pages that copies returned to the connectors that wanted them; None: the copies were not made."""
         saves = self.copies.settle(transfers)
-        self.loads.end_copies()
+        self.loads.leave_out(self.loads.copying)
         if pages is None:
             for save in saves:
                 for connector in save.receivers:
@@ -210,7 +211,7 @@ class KVConnectors:
         """Drop every page; pages of copies in flight are dropped on arrival."""
         self.loads.end_all()  # first: no load may bring back what is deleted next
         self.copies.forget()
-        self._notify("cleared")
+        self.notify("cleared")
 
     # --- pins, of observers ---
 
@@ -218,10 +219,6 @@ class KVConnectors:
         """Have connectors hold pages; returns the largest number that one of them holds. See `KVConnector.hold`."""
         held = [self._call(connector, "hold", owner, pages, share, seconds) for connector in self.connectors]
         return max((number for number in held if number is not None), default=None)
-
-    def release(self, owner: Hashable) -> None:
-        """Let the pages that are held for an owner give way again."""
-        self._notify("release", owner)
 
     # --- called by the engine loop ---
 
@@ -243,25 +240,18 @@ class KVConnectors:
     def use_weights(self, config: EngineConfig, numerics: str, page_bytes: int) -> None:
         """Switch connectors to the weights of `config`; no earlier manager may be used then. Arguments: as for `open`."""
         self.loads.end_all()
-        self._notify("use_weights", config, partial(fingerprint, config, numerics))
-
-    def save_for_sleep(self, kv: BlockCache, copy: Copy, seconds: float, *, keeps_memory: bool) -> None:
-        """Let connectors save what they lack before the pool is dropped; arguments as for `KVConnector.save_for_sleep`."""
-        self._notify("save_for_sleep", kv, copy, seconds, keeps_memory=keeps_memory)
-
-    def drop_host_pages(self) -> None:
-        """Drop all pages in host memory."""
-        self._notify("drop_memory")
+        self.notify("use_weights", config, partial(fingerprint, config, numerics))
 
     def close(self, kv: BlockCache, copy: Copy, seconds: float) -> None:
         """Let connectors save what they lack, for at most `seconds`, and end their threads."""
-        self._notify("save_all", kv, copy, seconds)
-        self._notify("close", LAST_WRITES_S)
+        self.notify("save_all", kv, copy, seconds)
+        self.notify("close", LAST_WRITES_S)
         self.loads.close()
 
     # --- failures ---
 
-    def _notify(self, method: str, *arguments: Any, **options: Any) -> None:
+    def notify(self, method: str, *arguments: Any, **options: Any) -> None:
+        """Call a method of every connector."""
         for connector in self.connectors:
             self._call(connector, method, *arguments, **options)
 

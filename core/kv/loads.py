@@ -21,30 +21,25 @@ logger = logging.getLogger(__name__)
 MAX_LOAD_S = 10.0
 """Limit on a wait, in seconds since any load of its connector was done; the sequence is then computed with what has come."""
 
-MAX_HOLDING = 8
-"""Limit of loads that keep pages of a connector's memory, which would otherwise grow with the number that wait."""
-
 
 class Loads:
     """The waits of one engine; it outlives the managers that use it.
 
     call: calls a method of a connector, as `KVConnectors` does. clock: returns seconds.
+
+    news: ends the current `wait` when it is set, which may be done from any thread.
+    owners: connectors of the loads that have not ended; `copying` stands for copies in flight.
     """
 
     def __init__(self, call: Callable[..., Any], clock: Callable[[], float]) -> None:
         self._call = call
         self._clock = clock
-        self._signal = threading.Event()
+        self.news = threading.Event()
+        self.copying, self._hashing = KVConnector(), KVConnector()
         self._done: deque[KVLoad] = deque()
-        self._owners: OrderedDict[KVLoad, KVConnector] = OrderedDict()
+        self.owners: OrderedDict[KVLoad, KVConnector] = OrderedDict()
         self._last_done: dict[int, float] = {}
-        self._copying, self._hashing = KVConnector(), KVConnector()  # the owners of waits without a connector
         self._hasher = ThreadPoolExecutor(1, "kv-keys")  # starts with the first long prompt
-
-    @property
-    def may_hold(self) -> bool:
-        """Whether a further load may keep pages of a connector's memory."""
-        return len(self._owners) < MAX_HOLDING
 
     def start(self, connector: KVConnector, load: KVLoad) -> None:
         """Have a connector fill a load."""
@@ -53,7 +48,7 @@ class Loads:
 
     def await_copies(self, load: KVLoad) -> None:
         """Finish a load when copies arrive: pages that it needs are on their way from evicted blocks to a connector."""
-        self._begin(self._copying, load)
+        self._begin(self.copying, load)
 
     def await_keys(self, load: KVLoad, hash_all: Callable[[], None]) -> None:
         """Finish a load when a thread has called `hash_all`."""
@@ -71,17 +66,13 @@ class Loads:
     def done(self, load: KVLoad) -> None:
         """Note that a load is done. May be called from any thread."""
         self._done.append(load)
-        self._signal.set()
-
-    def wake(self) -> None:
-        """End the current `wait`: a connector has news. May be called from any thread."""
-        self._signal.set()
+        self.news.set()
 
     def wait(self, timeout_s: float) -> None:
         """Block until a load is done, but at most `timeout_s` seconds."""
-        if self._signal.wait(timeout_s):
+        if self.news.wait(timeout_s):
             # A load that finishes just before this line is not lost: the caller checks every load after the wait.
-            self._signal.clear()
+            self.news.clear()
 
     def over(self) -> Iterator[KVLoad]:
         """Yield loads that are over since the last call. Of all others one is asked, each in its turn, so that this is O(1)."""
@@ -89,16 +80,16 @@ class Loads:
             load = self._done.popleft()
             self.is_over(load)
             yield load
-        oldest = next(iter(self._owners), None)
+        oldest = next(iter(self.owners), None)
         if oldest is not None:
-            self._owners.move_to_end(oldest)
+            self.owners.move_to_end(oldest)
             if self.is_over(oldest):
                 yield oldest
 
-    def is_over(self, load: KVLoad) -> bool:
+    def is_over(self, load: KVLoad | None) -> bool:
         """Whether a load is done. One that is too late ends here, with the pages loaded so far."""
-        connector = self._owners.get(load)
-        if connector is None:
+        connector = None if load is None else self.owners.get(load)
+        if load is None or connector is None:
             return True
         began = max(load.started, self._last_done.get(id(connector), 0.0))
         if not load.is_done and self._clock() - began >= MAX_LOAD_S and load.finish():
@@ -109,31 +100,26 @@ class Loads:
 
     def waits_for(self, load: KVLoad | None) -> str:
         """Return the engine argument that a sequence with this load waits for."""
-        connector = None if load is None else self._owners.get(load)
+        connector = None if load is None else self.owners.get(load)
         return KVConnector.argument if connector is None else connector.argument
 
     def end(self, load: KVLoad) -> None:
         """End a load whose pages are in blocks, or whose sequence no longer waits."""
-        connector = self._owners.pop(load, None)
+        connector = self.owners.pop(load, None)
         if connector is not None:
             self._call(connector, "end_load", load)
             load.finish()
 
-    def end_copies(self) -> None:
-        """End the loads that wait for copies, which have arrived."""
-        for load in self._of(self._copying):
-            self.end(load)
-
     def end_all(self) -> None:
         """End all loads and drop their pages; pages that are still being read are not used."""
-        for load in list(self._owners):
+        for load in list(self.owners):
             self.end(load)
             load.pages = {}
 
     def leave_out(self, connector: KVConnector) -> None:
-        """End the loads of a connector that has failed, without calling it: its sequences would wait for nothing."""
-        for load in self._of(connector):
-            del self._owners[load]
+        """End the loads of `copying`, or of a connector that has failed, without calling it."""
+        for load in [load for load, owner in self.owners.items() if owner is connector]:
+            del self.owners[load]
             load.finish()
 
     def close(self) -> None:
@@ -142,7 +128,4 @@ class Loads:
 
     def _begin(self, owner: KVConnector, load: KVLoad) -> None:
         load.started = self._clock()
-        self._owners[load] = owner
-
-    def _of(self, owner: KVConnector) -> list[KVLoad]:
-        return [load for load, one in self._owners.items() if one is owner]
+        self.owners[load] = owner

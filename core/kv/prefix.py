@@ -21,6 +21,8 @@ from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import MAX_WAITS, KVSequence
 from core.kv.snapshots import Snapshots
 
+MAX_HOLDING = 8
+"""Limit of loads that keep pages of a connector's memory, which would otherwise grow with the number that wait."""
 PAUSE_S = 0.0001
 """Pause after `AHEAD` keys, which take about 50 us."""
 
@@ -67,18 +69,20 @@ class PrefixSearch:
         most = self._most(sequence)
         has = partial(self._has, sequence)
         load = sequence.load
-        if load is not None and len(load.keys) > len(sequence.prefix_keys):
-            sequence.prefix_keys = list(load.keys)
+        if load is not None and load.is_done and not load.in_pool:
+            # It has waited for copies or keys alone; a connector may have more.
+            self._pages.loads.end(load)
+            sequence.prefix_keys = list(load.keys) or sequence.prefix_keys
+            load = sequence.load = None
         num_blocks = self._needs.longest(most, has)
         if num_blocks < most:
-            if load is not None and not load.is_done:
-                return load
-            # A load without a view of the pool has waited for copies or keys alone; a connector may have more.
-            if load is None or not load.in_pool:
+            if load is None:
                 load = self._await_copies(sequence, num_blocks, most, self._pages)
                 load = load or self._start_load(sequence, most, has, self._pages)
                 if load is not None:
                     return load
+            elif not load.is_done:
+                return load
         return self.find_now(sequence)
 
     def find_now(self, sequence: KVSequence) -> PrefixHit:
@@ -120,7 +124,8 @@ class PrefixSearch:
         """Wait for a thread to compute the keys of a long prompt, which would hold up all others while a step is planned."""
         sequence.num_waits += 1
         # The thread has a sequence of its own; the next look-up takes its keys.
-        ahead = KVSequence.with_keys_of(sequence)
+        common = (sequence.token_ids, sequence.cache_salt, sequence.extras, "", sequence.tenant)
+        ahead = KVSequence(*common, sequence.num_public_tokens)
         load = sequence.load = KVLoad(self._needs, (), pages.loads.done)
 
         def hash_all() -> None:
@@ -171,7 +176,7 @@ class PrefixSearch:
             if self._prefixes.find(key, group) is not None:
                 in_pool[index] = 1
                 continue
-            if not pages.loads.may_hold:
+            if len(pages.loads.owners) >= MAX_HOLDING:
                 in_pool[index] = pages.contains(group, key)
                 continue
             # The load keeps the page, because the connector may have dropped it by the time the load is done.

@@ -85,10 +85,3 @@ class KVSequence:
         self.is_rolled_back = False
         self.num_waits = 0
         self.load: KVLoad | None = None
-
-    @classmethod
-    def with_keys_of(cls, other: KVSequence) -> KVSequence:
-        """Return a sequence whose blocks have the keys of another one's."""
-        made = KVSequence(other.token_ids, other.cache_salt, other.extras, "", other.tenant, other.num_public_tokens)
-        made.prefix_keys = other.prefix_keys.copy()
-        return made

@@ -90,10 +90,10 @@ class AwaitingKV(Aside):
 
     def restore_ready(self) -> None:
         """Return sequences whose wait is over to their queues. O(1) for all others."""
-        over = [self._by_load.pop(load) for load in self._kv.connectors.loads.over() if load in self._by_load]
+        over = [self._by_load.pop(load) for load in self._kv.loads.over() if load in self._by_load]
         self._num_keys -= sum(num_keys for _, num_keys, _ in over)
         self.restore(sequence for *_, sequence in sorted(over, key=itemgetter(0)))
 
     def waits_for(self, sequence: SequenceState) -> str:
         """Return the place whose pages it waits for."""
-        return self._kv.waits_for(sequence)
+        return self._kv.loads.waits_for(sequence.load)

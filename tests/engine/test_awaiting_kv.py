@@ -174,7 +174,7 @@ def test_an_engine_that_only_waits_rests_and_is_not_taken_for_broken(
     world.add("waiting", PROMPT)
     world.await_load()
     kv = world.core.scheduler.kv
-    monkeypatch.setattr(kv, "wait_for_loads", pauses.append)
+    monkeypatch.setattr(kv.loads, "wait", pauses.append)
     for _ in range(10):
         assert world.core.has_work()
         world.step()
@@ -231,7 +231,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     world.go.set()
     while world.core.scheduler.waits_for_kv:
         world.step()
-        world.core.scheduler.kv.wait_for_loads(0.001)
+        world.core.scheduler.kv.loads.wait(0.001)
         state_of(world.core.scheduler).awaiting.restore_ready()
     urgent = world.add("urgent", [*PROMPT, 1], priority=1)
     world.run()

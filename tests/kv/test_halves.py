@@ -200,7 +200,7 @@ def test_a_page_that_comes_late_is_named(plugin, tmp_path):
         load = world.kv.lookup(sequence)
         world.connectors.after_step(world.kv)
         load.finish()  # as `KVConnectors` does after ten seconds
-        assert world.kv.is_loaded(sequence)
+        assert world.kv.loads.is_over(sequence.load)
         hit = world.kv.lookup(sequence)
         late = world.kv.key(sequence, hit.num_tokens // world.kv.block_size)
         assert world.connector.missing(late) == "page_late"

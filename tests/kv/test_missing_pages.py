@@ -186,9 +186,9 @@ def test_a_page_that_comes_late_is_named(kind, open_tiers, monkeypatch):
     load = engine.kv.lookup(sequence)
     while len(load.pages) < 2:
         time.sleep(0.001)
-    assert not engine.kv.is_loaded(sequence)
+    assert not engine.kv.loads.is_over(sequence.load)
     now[0] += MAX_LOAD_S
-    assert engine.kv.is_loaded(sequence)
+    assert engine.kv.loads.is_over(sequence.load)
     miss = engine.kv.miss(sequence, engine.kv.lookup(sequence))
     assert (miss.cause, miss.index) == ("page_late", 8)
     unknown = KVSequence(range(500, 533))
