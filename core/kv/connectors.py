@@ -246,7 +246,7 @@ class KVConnectors:
         """Let connectors save what they lack, for at most `seconds`, and end their threads."""
         self.notify("save_all", kv, copy, seconds)
         self.notify("close", LAST_WRITES_S)
-        self.loads.close()
+        self.loads.hasher.shutdown(wait=False, cancel_futures=True)
 
     # --- failures ---
 

@@ -39,7 +39,7 @@ class Loads:
         self._done: deque[KVLoad] = deque()
         self.owners: OrderedDict[KVLoad, KVConnector] = OrderedDict()
         self._last_done: dict[int, float] = {}
-        self._hasher = ThreadPoolExecutor(1, "kv-keys")  # starts with the first long prompt
+        self.hasher = ThreadPoolExecutor(1, "kv-keys")  # starts with the first long prompt
 
     def start(self, connector: KVConnector, load: KVLoad) -> None:
         """Have a connector fill a load."""
@@ -61,7 +61,7 @@ class Loads:
             load.finish()
 
         self._begin(self._hashing, load)
-        self._hasher.submit(work)
+        self.hasher.submit(work)
 
     def done(self, load: KVLoad) -> None:
         """Note that a load is done. May be called from any thread."""
@@ -98,11 +98,6 @@ class Loads:
             self._last_done[id(connector)] = self._clock()
         return bool(self._call(connector, "is_loaded", load)) or load.is_done
 
-    def waits_for(self, load: KVLoad | None) -> str:
-        """Return the engine argument that a sequence with this load waits for."""
-        connector = None if load is None else self.owners.get(load)
-        return KVConnector.argument if connector is None else connector.argument
-
     def end(self, load: KVLoad) -> None:
         """End a load whose pages are in blocks, or whose sequence no longer waits."""
         connector = self.owners.pop(load, None)
@@ -121,10 +116,6 @@ class Loads:
         for load in [load for load, owner in self.owners.items() if owner is connector]:
             del self.owners[load]
             load.finish()
-
-    def close(self) -> None:
-        """End the thread once it has hashed what it has begun."""
-        self._hasher.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, owner: KVConnector, load: KVLoad) -> None:
         load.started = self._clock()

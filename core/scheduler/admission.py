@@ -169,6 +169,9 @@ class Admission:
             # Later sequences may pass meanwhile, hence the True.
             state.awaiting.add(sequence)
             return True
+        if sequence.load is not None and sequence.load.failure and sequence.num_cached_tokens < 0:
+            self._fail(sequence, sequence.load.failure)
+            return True
         num_known = len(sequence.token_ids)
         num_tokens = num_known - hit.num_tokens
         chunk = planner.whole_spans(sequence, hit.num_tokens, planner.chunk(hit.num_tokens, num_tokens))
@@ -185,6 +188,13 @@ class Admission:
             return False
         self._start(planner, sequence, hit, chunk)
         return True
+
+    def _fail(self, first: SequenceState, sentence: str) -> None:
+        """End all waiting sequences of a request whose pages did not come."""
+        for key in self.state.roster.keys_of(first.request.request_id):
+            sequence = self.state.roster.find(key)
+            if sequence is not None and sequence.num_cached_tokens < 0:
+                self.state.report(self.state.end(sequence, "error", sentence, keep_cached=True))
 
     def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
         state = self.state

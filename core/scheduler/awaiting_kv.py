@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from core.api.kv_load import KVLoad
 from core.api.policy import WaitingQueue
+from core.kv.connector import KVConnector
 from core.kv.manager import KVManager
 from core.scheduler.sequence import SequenceState
 
@@ -96,4 +97,5 @@ class AwaitingKV(Aside):
 
     def waits_for(self, sequence: SequenceState) -> str:
         """Return the place whose pages it waits for."""
-        return self._kv.loads.waits_for(sequence.load)
+        assert sequence.load is not None
+        return self._kv.loads.owners.get(sequence.load, KVConnector).argument

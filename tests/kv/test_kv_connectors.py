@@ -173,7 +173,7 @@ def test_a_sequence_names_the_argument_that_it_waits_for():
     kv = Engine(slow, num_blocks=20).kv
     sequence = KVSequence(list(FIRST))
     kv.lookup(sequence)
-    assert kv.loads.waits_for(sequence.load) == "shelf_path"
+    assert kv.loads.owners[sequence.load].argument == "shelf_path"
 
 
 def test_a_prefix_comes_back_with_the_state_behind_it():
