@@ -39,6 +39,7 @@ class Loads:
         self._done: deque[KVLoad] = deque()
         self.owners: OrderedDict[KVLoad, KVConnector] = OrderedDict()
         self._last_done: dict[int, float] = {}
+        self._quiet_until = 0.0
         self.hasher = ThreadPoolExecutor(1, "kv-keys")  # starts with the first long prompt
 
     def start(self, connector: KVConnector, load: KVLoad) -> None:
@@ -75,27 +76,29 @@ class Loads:
             self.news.clear()
 
     def over(self) -> Iterator[KVLoad]:
-        """Yield loads that are over since the last call. Of all others one is asked, each in its turn, so that this is O(1)."""
+        """Yield loads that are over since the last call. Of all others the oldest is asked, since it is late first: O(1)."""
         while self._done:
             load = self._done.popleft()
             self.is_over(load)
             yield load
         oldest = next(iter(self.owners), None)
-        if oldest is not None:
+        if oldest is not None and oldest.is_done:  # it only waits to be used, or for a slot
             self.owners.move_to_end(oldest)
-            if self.is_over(oldest):
-                yield oldest
+        elif oldest is not None and self.is_over(oldest):
+            yield oldest
 
     def is_over(self, load: KVLoad | None) -> bool:
         """Whether a load is done. One that is too late ends here, with the pages loaded so far."""
         connector = None if load is None else self.owners.get(load)
         if load is None or connector is None:
             return True
-        began = max(load.started, self._last_done.get(id(connector), 0.0))
-        if not load.is_done and self._clock() - began >= MAX_LOAD_S and load.finish():
-            logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
+        now = self._clock()
+        if not load.is_done and now - max(load.started, self._last_done.get(id(connector), 0.0)) >= MAX_LOAD_S:
+            if load.finish() and now >= self._quiet_until:
+                self._quiet_until = now + MAX_LOAD_S  # a thousand may be late at once
+                logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
         elif load.is_done and len(load.pages) > len(load.in_memory):
-            self._last_done[id(connector)] = self._clock()
+            self._last_done[id(connector)] = now
         return bool(self._call(connector, "is_loaded", load)) or load.is_done
 
     def end(self, load: KVLoad) -> None:
