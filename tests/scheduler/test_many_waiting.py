@@ -176,3 +176,25 @@ def test_a_burst_on_a_slow_place_is_not_given_up_while_loads_come(place: Place) 
     assert not kv.loads.is_over(loads[1]) and not kv.loads.is_over(loads[2])
     now = 19.0
     assert kv.loads.is_over(loads[1]) and kv.loads.is_over(loads[2])
+
+
+def test_a_load_that_fails_ends_all_choices_of_its_request_and_no_other(scheduler: Scheduler, place: Place) -> None:
+    client, executor = Client(), FakeExecutor(2048, SIZE)
+    choices = [make_request("fails", long_prompt(1), 3, choice=choice) for choice in range(3)]
+    other = make_request("other", long_prompt(2), 3)
+    for request in (*choices, other):
+        scheduler.add(request)
+    steps(scheduler, client, executor, lambda: len(place.loads) == 4)
+    place.loads[1].failure = "the page is damaged"
+    for load in place.loads[1:]:
+        load.finish()
+    steps(scheduler, client, executor, lambda: not state_of(scheduler).has_unfinished)
+    assert client.tokens[other.key] == reference(other, 1024)[0]
+    for request in choices:
+        last = client.last[request.key]
+        assert (last.finish_reason, last.stop_reason) == ("error", "the page is damaged") and not client.tokens[
+            request.key
+        ]
+    assert executor.num_computed_tokens == len(long_prompt(2)) + 2, "nothing of the failed request was computed"
+    assert not scheduler.kv.loads.owners and scheduler.kv.usage == 0.0
+    scheduler.check_integrity()
