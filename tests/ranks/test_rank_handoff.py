@@ -72,6 +72,7 @@ def test_every_byte_has_its_place_and_comes_back() -> None:
         (PageShape.of(1, [8, 8]), PageShape(2), "2 ranks instead of 1: these pages are not divided by heads"),
         (PageShape.of(1, [8, 8]), PageShape.of(2, [4, 3]), "layer 1 has 3 bytes instead of 8, which divides"),
         (PageShape.of(1, [8, 8]), PageShape.of(2, [4]), "pages of 1 layers instead of 2"),
+        (PageShape.of(1, [8, 8]), PageShape.of(1, [8]), "layers of [(8, 1)] bytes and number instead of [(8, 2)]"),
         (PageShape.of(1, [8, 8]), PageShape.of(3, [4, 4]), "3 ranks instead of 1: layer 0 has 4 bytes instead of 8"),
     ],
 )
@@ -80,6 +81,9 @@ def test_pairs_that_do_not_fit_are_refused_with_both_values(ours: PageShape, the
     other = Agreement(b"", "ab", theirs.page_bytes, shape=theirs)
     assert sentence in mine.difference(other.terms(b""))
     assert mine.difference(mine.terms(b"")) == ""
+    strange = Agreement(b"", "cd", theirs.page_bytes, shape=theirs)
+    first = sentence if theirs.ranks != ours.ranks else "fingerprint cd instead of ab"
+    assert first in mine.difference(strange.terms(b"")), "the number of ranks says more than a fingerprint"
 
 
 def test_only_tcp_arranges_pages_and_a_shape_must_have_its_bytes() -> None:

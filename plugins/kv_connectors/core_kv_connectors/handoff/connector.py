@@ -106,10 +106,9 @@ class Handoff(KVConnector):
 
         shape: of this engine's pages. numerics: of its executor.
         """
-        if shape.places:
-            self._shape, self._numerics = shape, numerics
-            self.close(0.0)
-            self._open(shared_fingerprint(self._config, numerics))
+        self._shape, self._numerics = shape, numerics
+        self.close(0.0)
+        self._open(self._fingerprint)
 
     # --- producer ---
 
@@ -266,7 +265,7 @@ class Handoff(KVConnector):
         """Begin again with other weights: pages and tickets of the earlier ones are worth nothing."""
         self.close(0.0)
         self._config = config
-        self._open(shared_fingerprint(config, self._numerics) if self._shape.places else fingerprint())
+        self._open(fingerprint())
 
     def close(self, timeout_s: float) -> None:
         """Free the port, end leases and claims."""
@@ -284,6 +283,8 @@ class Handoff(KVConnector):
             self.leases.check_integrity()
 
     def _open(self, fingerprint: str) -> None:
+        if self._shape.places:
+            fingerprint = shared_fingerprint(self._config, self._numerics)
         self._fingerprint = fingerprint
         place = self.roles.listen
         if place is None:

@@ -53,21 +53,28 @@ class Agreement:
 
     def difference(self, terms: Terms) -> str:
         """Return the field in which another end differs, with both values; empty when they agree."""
+        shapes = self._why_shapes(terms)
+        if shapes and terms.shape.ranks != self.shape.ranks:  # fingerprints then differ as well, which says less
+            return shapes
         if terms.fingerprint != self.fingerprint:
             return f"fingerprint {terms.fingerprint} instead of {self.fingerprint}: {WHY_WEIGHTS}"
-        if terms.shape != self.shape:
-            why = self.shape.why_not(terms.shape)
-            if not why and TCP not in (terms.transport, self.transport):
-                why = f"{terms.shape.ranks} ranks instead of {self.shape.ranks}: only tcp arranges pages anew"
-            if not why and terms.page_bytes != terms.shape.page_bytes:
-                why = f"pages of {terms.page_bytes} bytes in a shape of {terms.shape.page_bytes}"
-            if why:
-                return why
-        elif terms.page_bytes != self.page_bytes:
-            return f"pages of {terms.page_bytes} bytes instead of {self.page_bytes}"
+        if shapes:
+            return shapes
         if terms.transport != self.transport:
             return f"the transport {terms.transport} instead of {self.transport}: give both the same kv_connector"
         return ""
+
+    def _why_shapes(self, terms: Terms) -> str:
+        """Return why pages of another end cannot be used because of their shape or size, with both values; empty: they can."""
+        if terms.shape == self.shape:
+            differs = terms.page_bytes != self.page_bytes
+            return f"pages of {terms.page_bytes} bytes instead of {self.page_bytes}" if differs else ""
+        why = self.shape.why_not(terms.shape)
+        if not why and TCP not in (terms.transport, self.transport):
+            why = f"{terms.shape.ranks} ranks instead of {self.shape.ranks}: only tcp arranges pages anew"
+        if not why and terms.page_bytes != terms.shape.page_bytes:
+            why = f"pages of {terms.page_bytes} bytes in a shape of {terms.shape.page_bytes}"
+        return why
 
 
 def dial(connection: socket.socket, agreement: Agreement, purpose: str) -> Terms:

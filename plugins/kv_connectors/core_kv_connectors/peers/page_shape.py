@@ -62,10 +62,12 @@ class PageShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         """Return why pages of another engine cannot be arranged for this one, with both values; empty: they can."""
         if self == other:
             return ""
+        if self.ranks == other.ranks:
+            return f"layers of {other.places} bytes and number instead of {self.places}"
         ranks = f"{other.ranks} ranks instead of {self.ranks}"
         if not (self.places and other.places and 0 < other.ranks <= MOST_RANKS):
             return f"{ranks}: these pages are not divided by heads"
-        if min(self.ranks, other.ranks) > 1 or self.ranks == other.ranks:
+        if min(self.ranks, other.ranks) > 1:
             return f"{ranks}: pages are arranged anew where one of two engines has one rank alone"
         if sum(count for _, count in other.places) != sum(count for _, count in self.places):
             return f"pages of {len(other.sizes())} layers instead of {len(self.sizes())}"
