@@ -4,6 +4,7 @@ engines whose pages cannot be arranged anew say so at their agreement."""
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -92,3 +93,13 @@ def test_only_tcp_arranges_pages_and_a_shape_must_have_its_bytes() -> None:
     assert "only tcp arranges" in moved.difference(Agreement(b"", "ab", 8, "nixl", parts).terms(b""))
     lies = Agreement(b"", "ab", 1 << 40, shape=parts)
     assert "bytes in a shape of 8" in Agreement(b"", "ab", 8, shape=whole).difference(lies.terms(b""))
+
+
+def test_what_an_end_says_about_its_shape_is_limited() -> None:
+    ours = PageShape.of(1, [8, 8])
+    for said in ([1, [[8, -5]]], [0, []], [1, [[0, 1]]], [1, [[8, 1 << 40]]], [1, [[8, 2]], 3]):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.msgpack.decode(msgspec.msgpack.encode(said), type=PageShape)
+    huge = msgspec.msgpack.decode(msgspec.msgpack.encode([2, [[1, 1 << 32]]]), type=PageShape)
+    assert "pages of 4294967296 layers instead of 2" in ours.why_not(huge)
+    assert ours.why_not(PageShape(1 << 20, [(1, 2)])), "more ranks than any engine has"

@@ -69,8 +69,9 @@ class PageShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
             return f"{ranks}: these pages are not divided by heads"
         if min(self.ranks, other.ranks) > 1:
             return f"{ranks}: pages are arranged anew where one of two engines has one rank alone"
-        if sum(count for _, count in other.places) != sum(count for _, count in self.places):
-            return f"pages of {len(other.sizes())} layers instead of {len(self.sizes())}"
+        numbers = [sum(count for _, count in shape.places) for shape in (other, self)]
+        if numbers[0] != numbers[1]:  # before anything as long as the other end says is made
+            return f"pages of {numbers[0]} layers instead of {numbers[1]}"
         whole, part = sorted((self, other), key=lambda shape: shape.ranks)
         for index, (of_whole, of_part) in enumerate(zip(whole.sizes(), part.sizes(), strict=True)):
             if of_part <= 0 or of_whole % of_part or part.ranks % (of_whole // of_part):
