@@ -78,7 +78,7 @@ class AwaitingKV(Aside):
         """Move a sequence whose look-up has begun a load out of its queue."""
         super().add(sequence)
         assert sequence.load is not None
-        num_keys = len(sequence.load.keys)
+        num_keys = len(sequence.token_ids) // self._kv.block_size
         self._num_added += 1
         self._num_keys += num_keys
         self._by_load[sequence.load] = (self._num_added, num_keys, sequence)
