@@ -22,6 +22,7 @@ from core.api.kv_transfer import PrefixKey
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepResult
+from core.kv import loads
 from core.kv.connector import KVConnector
 from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
@@ -77,7 +78,7 @@ def make(num_running: int, num_tokens: int) -> tuple[Scheduler, Place]:
     """
     place = Place()
     num_blocks = num_running * ((SHORT + num_tokens) // BLOCK_SIZE + 2) + 2000
-    make_kv = partial(KVManager, num_blocks, BLOCK_SIZE, connectors=KVConnectors([place], lambda: 0.0))
+    make_kv = partial(KVManager, num_blocks, BLOCK_SIZE, connectors=KVConnectors([place]))
     config = SchedulerConfig(max_num_seqs=num_running + 8, max_num_batched_tokens=1 << 16, max_model_len=LONG + 1000)
     scheduler = Scheduler(config, make_kv, FcfsPolicy())
     for number in range(num_running):
@@ -98,8 +99,6 @@ def measure(num_running: int, num_waiting: int, num_steps: int) -> dict[str, flo
     while place.num_loads < num_waiting:
         aside.append(timed_step(loaded))
         time.sleep(0.002)  # an executor computes meanwhile, and lets the thread hash
-    gc.collect()
-    gc.freeze()
     times: dict[str, list[float]] = {"plain": [], "waiting": []}
     for _ in range(num_steps):
         times["plain"].append(timed_step(plain))
@@ -110,6 +109,8 @@ def measure(num_running: int, num_waiting: int, num_steps: int) -> dict[str, flo
 
 def main() -> None:
     """Print one line for each number of running sequences."""
+    loads.MAX_LOAD_S = 3600.0
+    gc.disable()  # as an engine does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--running", default="64,256")
     parser.add_argument("--waiting", type=int, default=1000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 MAX_LOAD_S = 10.0
 """Limit on a wait, in seconds since any load of its connector was done; the sequence is then computed with what has come."""
+
+ASK_S = 0.001
+"""Seconds between two questions whether the oldest load is done."""
 
 
 class Loads:
@@ -39,7 +42,7 @@ class Loads:
         self._done: deque[KVLoad] = deque()
         self.owners: OrderedDict[KVLoad, KVConnector] = OrderedDict()
         self._last_done: dict[int, float] = {}
-        self._quiet_until = 0.0
+        self._next_ask = self._quiet_until = 0.0
         self.hasher = ThreadPoolExecutor(1, "kv-keys")  # starts with the first long prompt
 
     def start(self, connector: KVConnector, load: KVLoad) -> None:
@@ -75,17 +78,17 @@ class Loads:
             # A load that finishes just before this line is not lost: the caller checks every load after the wait.
             self.news.clear()
 
-    def over(self) -> Iterator[KVLoad]:
-        """Yield loads that are over since the last call. Of all others the oldest is asked, since it is late first: O(1)."""
-        while self._done:
-            load = self._done.popleft()
-            self.is_over(load)
-            yield load
-        oldest = next(iter(self.owners), None)
-        if oldest is not None and oldest.is_done:  # it only waits to be used, or for a slot
-            self.owners.move_to_end(oldest)
-        elif oldest is not None and self.is_over(oldest):
-            yield oldest
+    def over(self) -> list[KVLoad]:
+        """Return loads that are over since the last call. Of all others the oldest is asked, since it is late first: O(1)."""
+        asked = [self._done.popleft() for _ in range(len(self._done))]
+        if self.owners and (now := self._clock()) >= self._next_ask:
+            self._next_ask = now + ASK_S
+            asked.append(next(iter(self.owners)))
+        over = [load for load in asked if self.is_over(load)]
+        for load in over:
+            if load in self.owners:  # until its pages are used, which may take long where slots are taken
+                self.owners.move_to_end(load)
+        return over
 
     def is_over(self, load: KVLoad | None) -> bool:
         """Whether a load is done. One that is too late ends here, with the pages loaded so far."""

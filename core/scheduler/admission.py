@@ -17,6 +17,8 @@ from core.scheduler.planning import StepPlanner
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState
 
+MAX_KEYS = 1 << 20
+"""Limit of keys of all sequences that wait, about 200 bytes each; one more sequence may bring as many as it has blocks."""
 LOOK_UPS = 4
 """Limit of sequences that step aside in one step: each takes about a millisecond for a prompt of 8,000 tokens."""
 
@@ -149,7 +151,7 @@ class Admission:
         """Whether a sequence may be looked up, which may make it step aside for a load."""
         # A sequence that has waited does not step aside again. If it could not start while others wait for loads, the memory
         # of its pages would be kept from them.
-        return sequence.load is not None or not self.state.awaiting.is_full
+        return sequence.load is not None or self.state.awaiting.num_keys < MAX_KEYS
 
     def _is_long(self, sequence: SequenceState) -> bool:
         config = self.state.config

@@ -16,7 +16,7 @@ from core.api.messages import EngineRequest
 from core.api.step_plan import StepPlan, StepResult
 from core.engine import faults, step_runner
 from core.kv import loads
-from core.scheduler import awaiting_kv
+from core.scheduler import admission
 from core.scheduler.admission import Admission
 from core_kv_connectors.tiers import page_reader
 from core_kv_connectors.tiers.disk import DiskTier
@@ -220,7 +220,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pages fill the memory for pages that are read, and those of the one who waits need it."""
-    monkeypatch.setattr(awaiting_kv, "MAX_KEYS", 1)
+    monkeypatch.setattr(admission, "MAX_KEYS", 1)
     monkeypatch.setattr(page_reader, "MAX_HELD_BYTES", 1)
     monkeypatch.setattr(loads, "MAX_LOAD_S", 3600.0)  # nobody starts because a load was given up
     world = World(tmp_path, monkeypatch, False, policy="priority", max_num_seqs=1)

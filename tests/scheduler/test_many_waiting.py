@@ -13,7 +13,7 @@ from core.kv.connector import KVConnector
 from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
-from core.scheduler import awaiting_kv
+from core.scheduler import admission
 from core.scheduler.scheduler import Scheduler
 from core_policies.fcfs.policy import FcfsPolicy
 from tests.inside import state_of
@@ -141,7 +141,7 @@ def test_keys_that_could_not_be_hashed_ahead_are_hashed_in_the_step(
 
 
 def test_memory_for_keys_is_limited(scheduler: Scheduler, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awaiting_kv, "MAX_KEYS", 3 * len(long_prompt(0)) // SIZE)
+    monkeypatch.setattr(admission, "MAX_KEYS", 3 * (len(long_prompt(0)) // SIZE))
     client, executor = Client(), FakeExecutor(2048, SIZE)
     requests = [make_request(f"r{number}", long_prompt(number), 2) for number in range(12)]
     for request in requests:

@@ -11,10 +11,10 @@ import msgspec
 
 from core.args.plugin_arguments import convert_struct
 from core.plugin.capabilities import BOOLEANS, LISTS
+from core.plugin.discovery import duplicates
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT
 from core.plugin.kinds import kind_named
-from core.plugin.registry import duplicates
 from core.plugin.requirements import unmet
 from core_kit.case import Failure, Skipped, Subject, Warned
 from core_kit.worker import Answer, Task, ask
