@@ -36,19 +36,23 @@ class KVLoad:
 
     The KV manager's thread and a connector's thread share it: a lock orders `add` and `finish`.
 
-    needs:     blocks that a prefix needs.
+    needs:     blocks that a prefix needs. tell: called once it is done.
     keys:      keys of the sequence's full blocks, in order.
     in_pool:   one byte per index for each group: 1 where the block was cached when the wait began.
     started:   when the wait began, by the clock of the KV manager.
     pages:     verified pages by (group, index), including those in memory when the wait began; final once `is_done`.
     in_memory: entries of `pages` that were in memory when the wait began.
     absent:    entries whose page is missing or unusable.
+    failure:   sentence with which its sequence ends instead of being computed; empty: none.
     is_done:   whether no more pages will be added: all have arrived, or the load failed, timed out or is no longer wanted.
     """
 
-    __slots__ = ("_lock", "_on_done", "absent", "in_memory", "in_pool", "is_done", "keys", "needs", "pages", "started")
+    __slots__ = ("_lock", "_tell", "absent", "failure", "in_memory", "in_pool", "is_done", "keys", "needs", "pages",
+                 "started")  # fmt: skip
 
-    def __init__(self, needs: BlockNeeds, keys: Sequence[PrefixKey], on_done: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, needs: BlockNeeds, keys: Sequence[PrefixKey], tell: Callable[[KVLoad], None] | None = None
+    ) -> None:
         self.needs = needs
         self.keys = keys
         self.in_pool: list[bytearray] = []
@@ -56,8 +60,9 @@ class KVLoad:
         self.pages: dict[Entry, Page] = {}
         self.in_memory: set[Entry] = set()
         self.absent: set[Entry] = set()
+        self.failure = ""
         self.is_done = False
-        self._on_done = on_done
+        self._tell = tell
         self._lock = threading.Lock()
 
     @property
@@ -92,8 +97,8 @@ class KVLoad:
             if self.is_done:
                 return False
             self.is_done = True
-        if self._on_done is not None:
-            self._on_done()
+        if self._tell is not None:
+            self._tell(self)
         return True
 
     def fill(

@@ -26,11 +26,3 @@ class StepLimits(msgspec.Struct, frozen=True, kw_only=True):
     sequences: int = 0
     tokens: int = 0
     logit_rows: int = 0
-
-    def with_fewer(self, sequences: int, rows_per_sequence: int) -> StepLimits:
-        """Return the limits for fewer sequences; forward passes keep their size, since prompts still fill them.
-
-        rows_per_sequence: rows of logits that each sequence samples from.
-        """
-        wanted = max(LEAST_LOGIT_ROWS, sequences * rows_per_sequence)
-        return StepLimits(sequences=sequences, tokens=self.tokens, logit_rows=min(self.logit_rows, wanted))

@@ -1,21 +1,16 @@
 """The contract of executors, which compute an engine's steps.
 
-Owns: the contract of an executor, its optional parts, and of its maker. Never does: compute. Called by: the step queue
-(submits steps), held requests (prepare grammars), the lifecycle (releases memory and replaces weights),
-`core.engine.executors` (builds one); plugins of kind `executor` implement it.
+Owns: the contract of an executor, of its maker, and of the optional parts that the core itself asks for. Never does: compute.
+Called by: the step queue (submits steps), `core.engine.executors` (builds one); plugins of kind `executor` implement it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.config import EngineConfig
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
-from core.api.structured_outputs import CompiledGrammar
-from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 
 
 class Executor(Protocol):
@@ -90,46 +85,11 @@ class QueueingExecutor(Executor, Protocol):
 
 
 @runtime_checkable
-class PreparingExecutor(Executor, Protocol):
-    """An executor that prepares grammars while it computes steps. Otherwise a sequence's first step prepares its grammar."""
-
-    def is_prepared(self, grammar: CompiledGrammar) -> bool:
-        """Whether a step would use this grammar without delay. Returns at once, and raises nothing."""
-        ...
-
-    def prepare(self, grammar: CompiledGrammar) -> None:
-        """Import, read and keep whatever the grammar needs.
-
-        Called while steps are computed, from another thread than theirs, for one grammar at a time.
-
-        An exception ends the sequences with this grammar.
-        """
-        ...
-
-
-@runtime_checkable
 class CheckingExecutor(Executor, Protocol):
     """An executor that checks the parameters of requests, for the plugins that read them."""
 
     def check_params(self, params: SamplingParams) -> str:
         """Return what is wrong with the parameters, as a sentence, or an empty string. Called between steps; raises nothing."""
-        ...
-
-
-@runtime_checkable
-class AdaptingExecutor(Executor, Protocol):
-    """An executor that computes requests with adapters (`EngineRequest.adapter`)."""
-
-    def read_adapter(self, source: AdapterSource) -> AdapterFacts:
-        """Read, check and keep an adapter. Called from another thread while steps are computed. Raises UserError, OSError."""
-        ...
-
-    def place_adapter(self, digest: str) -> None:
-        """Let later plans name an adapter that was read. Called between steps."""
-        ...
-
-    def drop_adapter(self, digest: str) -> None:
-        """Forget an adapter that no sequence uses, placed or only read. Called between steps."""
         ...
 
 
@@ -157,61 +117,3 @@ class ProfiledExecutor(Executor, Protocol):
     """An executor whose steps can be profiled. profiler: None when none is configured."""
 
     profiler: Profiler | None
-
-
-class Reloader(Protocol):
-    """Releases memory and replaces weights. Called by the thread that computes steps, between two of them.
-
-    state:   sources and version of the weights.
-    missing: parts of the memory that are released at present; right also after a call that failed.
-    """
-
-    state: WeightsState
-
-    @property
-    def missing(self) -> frozenset[MemoryPart]:
-        """Parts of the memory that are released at present."""
-        ...
-
-    def release(self, level: int) -> None:
-        """Release weights and cache, completely or not at all. Raises UserError, OSError.
-
-        level: 1 writes prepared weights to a file first.
-        """
-        ...
-
-    def restore(self, parts: Sequence[MemoryPart]) -> None:
-        """Restore parts. Raises UserError when that fails; parts restored by then stay."""
-        ...
-
-    def stage(self, update: WeightUpdate) -> WeightSource:
-        """Check an update, and copy the tensors that cannot be read again. Raises UserError, OSError."""
-        ...
-
-    def discard(self, source: WeightSource) -> None:
-        """Drop a staged source, unless the weights in use come from it."""
-        ...
-
-    def settle(self, staged: Sequence[WeightSource]) -> None:
-        """Free the memory of kept tensors that neither the weights in use nor `staged` need."""
-        ...
-
-    def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
-        """Use staged updates, all or none; later plans name no sequence of an earlier plan. Raises UserError.
-
-        Tensors that newer ones replace are kept until `settle`: the next engine may have to read them.
-        frees_first: whether the weights and the cache in use are released before others are read. Raises EngineDeadError when
-                     neither the new ones nor the old ones can be read then.
-        """
-        ...
-
-    def reload(self) -> None:
-        """Read all weights again, as their files are now. Raises UserError."""
-        ...
-
-
-@runtime_checkable
-class ReloadingExecutor(Executor, Protocol):
-    """An executor that supports sleep and new weights."""
-
-    reloader: Reloader

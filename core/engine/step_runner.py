@@ -165,7 +165,7 @@ class StepRunner:
         moves = told or not step.is_idle
         # Waiting for a load is no lack of progress; a short block here keeps the loop from spinning meanwhile.
         if not moves and self._scheduler.waits_for_kv:
-            self._scheduler.kv.wait_for_loads(KV_WAIT_S)
+            self._scheduler.kv.loads.wait(KV_WAIT_S)
         else:
             self._faults.moved(moves)
 

@@ -86,7 +86,7 @@ class KVConnector:
         load.finish()
 
     def is_loaded(self, load: KVLoad) -> bool:
-        """Whether a load is done; called until it is. The engine itself ends a load that takes too long."""
+        """Whether a load is done; called for each that is, and for the oldest of the others. The engine ends late ones."""
         return load.is_done
 
     def end_load(self, load: KVLoad) -> None:

@@ -1,8 +1,8 @@
 """The KV connectors of an engine, in order, as one.
 
-Owns: `KVConnectors`: whom to ask for a page, who is given one, how long a sequence waits, and what happens to a connector that
-fails. Never does: keep pages, decide what is evicted, or know any connector. Called by: the KV manager (look-up, eviction,
-loads), the engine loop (`after_step`, `save_idle`, `report`, `close`) and the lifecycle (the rest).
+Owns: `KVConnectors`: whom to ask for a page, who is given one, and what happens to a connector that fails. Never does: keep
+pages, decide what is evicted, or know any connector. Called by: the KV manager (look-up, eviction), the engine loop
+(`after_step`, `save_idle`, `report`, `close`) and the lifecycle (the rest).
 
 The first connector that has a page gives it; every connector that wants an evicted block is given its page. One that raises is
 left out from then on: its pages are missing, which costs time and no answer.
@@ -11,20 +11,19 @@ left out from then on: its pages are missing, which costs time and no answer.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from core.api.config import EngineConfig
-from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
 from core.api.stats import SchedulerStats
 from core.kv.block_copies import BlockCopies
 from core.kv.connector import BlockCache, Copy, HeldPage, KVConnector
 from core.kv.explainer import CacheView, MissExplainer
 from core.kv.fingerprint import fingerprint
+from core.kv.loads import Loads
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 
@@ -36,15 +35,13 @@ NewPage = Callable[[], Page] | None
 LAST_WRITES_S = 1.0
 """Seconds that a connector gets at the end to write the pages that it has already been given."""
 
-MAX_LOAD_S = 10.0
-"""Maximum wait of a sequence for a load, in seconds; it is then computed with the pages loaded so far."""
-
 
 class KVConnectors:
     """All connectors of an engine as one; it outlives the managers that use it.
 
     connectors: the working connectors; one that fails is removed.
     copies:     copies that the next plan carries.
+    loads:      waits of sequences for pages.
     names:      names of the connectors for messages; by default those of their classes.
     page_bytes: bytes of a page; 0: not checked.
     clock:      returns seconds, for the time that sequences wait.
@@ -60,13 +57,10 @@ class KVConnectors:
     ) -> None:
         self.connectors = tuple(connectors)
         self.copies = BlockCopies()
+        self.loads = Loads(self._call, clock)
         names = names or [type(connector).__name__ for connector in self.connectors]
         self._names = {id(connector): name for connector, name in zip(self.connectors, names, strict=True)}
         self._page_bytes = page_bytes
-        self._clock = clock
-        self._finished = threading.Event()
-        self._loading: dict[KVLoad, KVConnector] = {}
-        self._copying = KVConnector()  # stands for copies in flight
         self._has_pool = False
         self._keeps_pages = True
         self._sort()
@@ -109,10 +103,10 @@ class KVConnectors:
         keeps_pages: False without prefix caching.
         """
         self._keeps_pages = keeps_pages
-        self.end_loads()
+        self.loads.end_all()
         self.copies.forget()
         if self._has_pool:
-            self._notify("pool_replaced")
+            self.notify("pool_replaced")
         self._has_pool = True
         self._sort()
 
@@ -159,61 +153,10 @@ class KVConnectors:
         missing = gap() if able else None
         return next((one for one in able if missing is None or self._call(one, "may_load", *missing)), None)
 
-    def start_load(self, connector: KVConnector, load: KVLoad) -> None:
-        """Have a connector fill a load that `new_load` created."""
-        load.started = self._clock()
-        self._loading[load] = connector
-        self._call(connector, "start_load", load)
-
-    def await_copies(self, load: KVLoad) -> None:
-        """Finish a load when copies arrive: pages that it needs are on their way from evicted blocks to a connector."""
-        load.started = self._clock()
-        self._loading[load] = self._copying
-
-    def load_finished(self) -> None:
-        """Wake the thread that waits in `wait`. May be called from any thread."""
-        self._finished.set()
-
-    def is_loaded(self, load: KVLoad) -> bool:
-        """Whether a load is done. One that is too late ends here, with the pages loaded so far."""
-        is_late = not load.is_done and self._clock() - load.started >= MAX_LOAD_S
-        if is_late and load.finish():
-            logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
-        connector = self._loading.get(load)
-        if connector is None:
-            return True
-        answer = self._call(connector, "is_loaded", load)
-        return bool(answer) or load.is_done
-
-    def waits_for(self, load: KVLoad | None) -> str:
-        """Return the engine argument that a sequence with this load waits for."""
-        connector = None if load is None else self._loading.get(load)
-        return KVConnector.argument if connector is None else connector.argument
-
-    def end_load(self, load: KVLoad) -> None:
-        """End a load whose pages are in blocks, or whose sequence no longer waits."""
-        connector = self._loading.pop(load, None)
-        if connector is not None:
-            self._call(connector, "end_load", load)
-            load.finish()
-
-    def end_loads(self) -> None:
-        """End all loads and drop their pages; pages that are still being read are not used."""
-        for load in list(self._loading):
-            self.end_load(load)
-            load.pages = {}
-
-    def wait(self, timeout_s: float) -> None:
-        """Block until a load is done, but at most `timeout_s` seconds."""
-        if self._finished.wait(timeout_s):
-            # A load that finishes just before this line is not lost: the caller checks every load after the wait.
-            self._finished.clear()
-
     def settle(self, transfers: KVTransfers, pages: Sequence[Page] | None) -> None:
         """Pass the pages that copies returned to the connectors that wanted them; None: the copies were not made."""
         saves = self.copies.settle(transfers)
-        for load in [load for load, owner in self._loading.items() if owner is self._copying]:
-            self.end_load(load)
+        self.loads.leave_out(self.loads.copying)
         if pages is None:
             for save in saves:
                 for connector in save.receivers:
@@ -266,9 +209,9 @@ class KVConnectors:
 
     def cleared(self) -> None:
         """Drop every page; pages of copies in flight are dropped on arrival."""
-        self.end_loads()  # first: no load may bring back what is deleted next
+        self.loads.end_all()  # first: no load may bring back what is deleted next
         self.copies.forget()
-        self._notify("cleared")
+        self.notify("cleared")
 
     # --- pins, of observers ---
 
@@ -276,10 +219,6 @@ class KVConnectors:
         """Have connectors hold pages; returns the largest number that one of them holds. See `KVConnector.hold`."""
         held = [self._call(connector, "hold", owner, pages, share, seconds) for connector in self.connectors]
         return max((number for number in held if number is not None), default=None)
-
-    def release(self, owner: Hashable) -> None:
-        """Let the pages that are held for an owner give way again."""
-        self._notify("release", owner)
 
     # --- called by the engine loop ---
 
@@ -300,25 +239,19 @@ class KVConnectors:
 
     def use_weights(self, config: EngineConfig, numerics: str, page_bytes: int) -> None:
         """Switch connectors to the weights of `config`; no earlier manager may be used then. Arguments: as for `open`."""
-        self.end_loads()
-        self._notify("use_weights", config, partial(fingerprint, config, numerics))
-
-    def save_for_sleep(self, kv: BlockCache, copy: Copy, seconds: float, *, keeps_memory: bool) -> None:
-        """Let connectors save what they lack before the pool is dropped; arguments as for `KVConnector.save_for_sleep`."""
-        self._notify("save_for_sleep", kv, copy, seconds, keeps_memory=keeps_memory)
-
-    def drop_host_pages(self) -> None:
-        """Drop all pages in host memory."""
-        self._notify("drop_memory")
+        self.loads.end_all()
+        self.notify("use_weights", config, partial(fingerprint, config, numerics))
 
     def close(self, kv: BlockCache, copy: Copy, seconds: float) -> None:
         """Let connectors save what they lack, for at most `seconds`, and end their threads."""
-        self._notify("save_all", kv, copy, seconds)
-        self._notify("close", LAST_WRITES_S)
+        self.notify("save_all", kv, copy, seconds)
+        self.notify("close", LAST_WRITES_S)
+        self.loads.hasher.shutdown(wait=False, cancel_futures=True)
 
     # --- failures ---
 
-    def _notify(self, method: str, *arguments: Any, **options: Any) -> None:
+    def notify(self, method: str, *arguments: Any, **options: Any) -> None:
+        """Call a method of every connector."""
         for connector in self.connectors:
             self._call(connector, method, *arguments, **options)
 
@@ -340,11 +273,7 @@ class KVConnectors:
         )  # fmt: skip
         self.connectors = tuple(one for one in self.connectors if one is not connector)
         self._sort()
-        # Sequences that wait for this connector would otherwise wait until `MAX_LOAD_S`.
-        for load, owner in list(self._loading.items()):
-            if owner is connector:
-                del self._loading[load]
-                load.finish()
+        self.loads.leave_out(connector)
         try:
             connector.close(0.0)
         except Exception as again:

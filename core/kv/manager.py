@@ -48,6 +48,7 @@ class KVManager:
     snapshot_every: states after multiples of this number of tokens are kept as well; 0: none.
     eviction, share: see `BlockPool`.
 
+    loads: the waits of sequences for pages.
     states: locations of the sequences' states, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
     capacity: tokens of the longest sequence that fits.
@@ -84,6 +85,7 @@ class KVManager:
         self.enable_prefix_caching = enable_prefix_caching
         has_states = self.states.num_blocks > 0
         self.connectors = KVConnectors() if connectors is None else connectors
+        self.loads = self.connectors.loads
         # Before the pool has observers: loads and copies of an earlier manager end here, and must not reach this one.
         self.connectors.begin_pool(keeps_pages=enable_prefix_caching)
         if self.connectors.hears:
@@ -131,7 +133,7 @@ class KVManager:
         """Look up the longest cached prefix; at least one token is left to compute. Takes no blocks.
 
         Returns a hit of 0 tokens for an unknown prefix, and a `KVLoad` when pages may have to be read first: the sequence then
-        waits until `is_loaded` and looks again.
+        waits until `Loads.over` yields it and looks again.
 
         O(hit blocks), plus the blocks with which others started since the last look-up; when a load begins, O(blocks of
         the sequence).
@@ -154,18 +156,6 @@ class KVManager:
         if not self.enable_prefix_caching:
             return CacheMiss(0, "caching_off")
         return None if self._explainer is None else self._explainer.find(sequence, hit)
-
-    def is_loaded(self, sequence: KVSequence) -> bool:
-        """Whether a sequence need not wait any longer: its pages are in memory, do not exist or took too long."""
-        return sequence.load is None or self.connectors.is_loaded(sequence.load)
-
-    def waits_for(self, sequence: KVSequence) -> str:
-        """Return the engine argument that causes the wait of a sequence that has stepped aside."""
-        return self.connectors.waits_for(sequence.load)
-
-    def wait_for_loads(self, timeout_s: float) -> None:
-        """Return when a sequence's wait may be over, or after `timeout_s` seconds."""
-        self.connectors.wait(timeout_s)
 
     def blocks_missing(self, hit: PrefixHit, num_tokens: int) -> int:
         """Return how many free blocks a sequence of `num_tokens` tokens takes when it shares `hit`."""
@@ -382,5 +372,5 @@ class KVManager:
     def _end_load(self, sequence: KVSequence) -> None:
         """End the load of a sequence whose pages are in its blocks, or that no longer waits."""
         if sequence.load is not None:
-            self.connectors.end_load(sequence.load)
+            self.loads.end(sequence.load)
             sequence.load = None

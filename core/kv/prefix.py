@@ -6,12 +6,13 @@ be there gets a `KVLoad` to wait for. Called by: the manager.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container
 from functools import partial
 
 from core.api.kv_load import Entry, KVLoad
 from core.api.kv_transfer import Page, PrefixKey
-from core.kv.block_keys import BlockKeys
+from core.kv.block_keys import AHEAD, BlockKeys
 from core.kv.block_pool import NULL_BLOCK
 from core.kv.connectors import KVConnectors
 from core.kv.prefix_hit import PageLoad, PrefixHit
@@ -19,6 +20,11 @@ from core.kv.prefix_needs import Has, PrefixNeeds
 from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import MAX_WAITS, KVSequence
 from core.kv.snapshots import Snapshots
+
+MAX_HOLDING = 8
+"""Limit of loads that keep pages of a connector's memory, which would otherwise grow with the number that wait."""
+PAUSE_S = 0.0001
+"""Pause after `AHEAD` keys, which take about 50 us."""
 
 
 class PrefixSearch:
@@ -62,17 +68,21 @@ class PrefixSearch:
             return self.find_now(sequence)
         most = self._most(sequence)
         has = partial(self._has, sequence)
-        num_blocks = self._needs.longest(most, has)
         load = sequence.load
+        if load is not None and load.is_done and not load.in_pool:
+            # It has waited for copies or keys alone; a connector may have more.
+            self._pages.loads.end(load)
+            sequence.prefix_keys = list(load.keys) or sequence.prefix_keys
+            load = sequence.load = None
+        num_blocks = self._needs.longest(most, has)
         if num_blocks < most:
-            if load is not None and not load.is_done:
-                return load
-            # A load without keys has waited for copies alone; a connector may have more.
-            if load is None or not load.keys:
+            if load is None:
                 load = self._await_copies(sequence, num_blocks, most, self._pages)
                 load = load or self._start_load(sequence, most, has, self._pages)
                 if load is not None:
                     return load
+            elif not load.is_done:
+                return load
         return self.find_now(sequence)
 
     def find_now(self, sequence: KVSequence) -> PrefixHit:
@@ -106,9 +116,27 @@ class PrefixSearch:
         if not leaving or sequence.num_waits >= MAX_WAITS or self._needs.longest(most, has) <= num_blocks:
             return None
         sequence.num_waits += 1
-        sequence.load = KVLoad(self._needs, (), pages.load_finished)
-        pages.await_copies(sequence.load)
+        sequence.load = KVLoad(self._needs, (), pages.loads.done)
+        pages.loads.await_copies(sequence.load)
         return sequence.load
+
+    def _hash_ahead(self, sequence: KVSequence, most: int, pages: KVConnectors) -> KVLoad:
+        """Wait for a thread to compute the keys of a long prompt, which would hold up all others while a step is planned."""
+        sequence.num_waits += 1
+        # The thread has a sequence of its own; the next look-up takes its keys.
+        common = (sequence.token_ids, sequence.cache_salt, sequence.extras, "", sequence.tenant)
+        ahead = KVSequence(*common, sequence.num_public_tokens)
+        load = sequence.load = KVLoad(self._needs, (), pages.loads.done)
+
+        def hash_all() -> None:
+            for index in range(AHEAD - 1, most, AHEAD):
+                self._keys.key(ahead, index)
+                # A switch of threads takes 5 ms unless the thread that hashes lets the other one go on.
+                time.sleep(PAUSE_S)
+            load.keys = ahead.prefix_keys
+
+        pages.loads.await_keys(load, hash_all)
+        return load
 
     def _start_load(self, sequence: KVSequence, most: int, has: Has, pages: KVConnectors) -> KVLoad | None:
         """Start loading everything that the longest prefix needs and memory lacks.
@@ -127,8 +155,10 @@ class PrefixSearch:
         connector = pages.loader(gap)
         if connector is None:
             return None
+        if most - len(sequence.prefix_keys) > AHEAD and sequence.num_waits < MAX_WAITS:
+            return self._hash_ahead(sequence, most, pages)
         self._keys.key(sequence, most - 1)
-        load = KVLoad(self._needs, sequence.prefix_keys[:most], pages.load_finished)
+        load = KVLoad(self._needs, sequence.prefix_keys[:most], pages.loads.done)
         for group in range(self._num_keyed):
             load.in_pool.append(self._snapshot(load, group, pages))
         load.in_pool += [bytearray(most)] * (self._num_groups - self._num_keyed)
@@ -136,7 +166,7 @@ class PrefixSearch:
             states = bytearray(bool(self._snapshots.find(key)) for key in load.keys)
             load.in_pool += [states] * self._snapshots.num_pages
         sequence.load = load
-        pages.start_load(connector, load)
+        pages.loads.start(connector, load)
         return load
 
     def _snapshot(self, load: KVLoad, group: int, pages: KVConnectors) -> bytearray:
@@ -145,6 +175,9 @@ class PrefixSearch:
         for index, key in enumerate(load.keys):
             if self._prefixes.find(key, group) is not None:
                 in_pool[index] = 1
+                continue
+            if len(pages.loads.owners) >= MAX_HOLDING:
+                in_pool[index] = pages.contains(group, key)
                 continue
             # The load keeps the page, because the connector may have dropped it by the time the load is done.
             page = pages.get(group, key)

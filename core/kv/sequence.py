@@ -40,7 +40,7 @@ class KVSequence:
     snapshots:             all such positions since it got its blocks.
     num_saved_tokens:      position of the state that was copied before drafts were verified; -1 for none.
     is_rolled_back:        whether drafts were rejected, so that the next step has to begin from that copy.
-    num_waits:             number of times that it has waited for pages of evicted blocks, or for room for a state.
+    num_waits:             number of times that it has waited for pages of evicted blocks, keys, or room for a state.
     load:                  pages that it waits for, or that are loaded and not in blocks yet; else None.
     """
 

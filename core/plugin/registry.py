@@ -13,7 +13,7 @@ from core.api.errors import CoreError, PluginError, UserError
 from core.args.services import refused_value
 from core.plugin import rehearsal
 from core.plugin.blame import blamed
-from core.plugin.discovery import discover, duplicates, origin
+from core.plugin.discovery import discover, origin
 from core.plugin.distributions import is_own, mismatch, missing
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import kind_named, normalize
@@ -240,12 +240,6 @@ def _meant(registry: PluginRegistry, rows: list[ResolvedPlugin]) -> list[Resolve
         usable = rows  # The caller then reports why they are blocked.
     own = [row for row in usable if registry.own(row)]
     return own if len(own) == 1 else usable
-
-
-def is_duplicate(registry: PluginRegistry, row: ResolvedPlugin) -> bool:
-    """Whether another usable package offers the same kind and name."""
-    usable = [other for other in registry.rows(row.kind) if not registry.blocked(other)]
-    return (row.kind, row.name) in duplicates(usable)
 
 
 def _why_unserved(kind: str, name: str) -> str:

@@ -17,6 +17,11 @@ from core.scheduler.planning import StepPlanner
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState
 
+MAX_KEYS = 1 << 20
+"""Limit of keys of all sequences that wait, about 200 bytes each; one more sequence may bring as many as it has blocks."""
+LOOK_UPS = 4
+"""Limit of sequences that step aside in one step: each takes about a millisecond for a prompt of 8,000 tokens."""
+
 
 class Admission:
     """Fills the rest of a step's budget with waiting sequences; owned by the scheduler."""
@@ -44,6 +49,7 @@ class Admission:
         if state.policy.charges:
             for running in state.running.sequences:
                 state.settle(running)
+        most_awaiting = len(state.awaiting) + LOOK_UPS
         while planner.budget > 0 and len(state.running.free_slots) > state.config.max_num_seqs // 4 * flex:
             first = self._next()
             if first is None or first.request.flex != flex or not self._may_be_tried(first):
@@ -52,7 +58,7 @@ class Admission:
                 return
             if not state.places.may_start(first):
                 state.places.add(first)
-            elif not self._try(planner, first):
+            elif not self._try(planner, first) or len(state.awaiting) >= most_awaiting:
                 return
 
     def _would_be_left_out(self, planner: StepPlanner, first: SequenceState) -> bool:
@@ -145,7 +151,7 @@ class Admission:
         """Whether a sequence may be looked up, which may make it step aside for a load."""
         # A sequence that has waited does not step aside again. If it could not start while others wait for loads, the memory
         # of its pages would be kept from them.
-        return sequence.load is not None or not self.state.awaiting.is_full
+        return sequence.load is not None or self.state.awaiting.num_keys < MAX_KEYS
 
     def _is_long(self, sequence: SequenceState) -> bool:
         config = self.state.config
@@ -165,6 +171,9 @@ class Admission:
             # Later sequences may pass meanwhile, hence the True.
             state.awaiting.add(sequence)
             return True
+        if sequence.load is not None and sequence.load.failure and sequence.num_cached_tokens < 0:
+            self._fail(sequence, sequence.load.failure)
+            return True
         num_known = len(sequence.token_ids)
         num_tokens = num_known - hit.num_tokens
         chunk = planner.whole_spans(sequence, hit.num_tokens, planner.chunk(hit.num_tokens, num_tokens))
@@ -181,6 +190,13 @@ class Admission:
             return False
         self._start(planner, sequence, hit, chunk)
         return True
+
+    def _fail(self, first: SequenceState, sentence: str) -> None:
+        """End all waiting sequences of a request whose pages did not come."""
+        for key in self.state.roster.keys_of(first.request.request_id):
+            sequence = self.state.roster.find(key)
+            if sequence is not None and sequence.num_cached_tokens < 0:
+                self.state.report(self.state.end(sequence, "error", sentence, keep_cached=True))
 
     def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
         state = self.state

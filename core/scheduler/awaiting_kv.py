@@ -9,13 +9,13 @@ A sequence keeps its place: it returns to its queue as if it had been preempted,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
+from core.api.kv_load import KVLoad
 from core.api.policy import WaitingQueue
+from core.kv.connector import KVConnector
 from core.kv.manager import KVManager
 from core.scheduler.sequence import SequenceState
-
-MAX_AWAITING = 8
-"""Maximum number of sequences that wait. The look-up of each hashes its whole prompt while a step is planned."""
 
 
 class Aside:
@@ -57,21 +57,36 @@ class Aside:
 
 
 class AwaitingKV(Aside):
-    """Sequences between two look-ups."""
+    """Sequences between two look-ups, by their loads. num_keys: keys of their blocks, which take memory."""
 
     def __init__(self, kv: KVManager) -> None:
         super().__init__()
         self._kv = kv
+        self._by_load: dict[KVLoad, tuple[int, SequenceState]] = {}
+        self.num_keys = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no further sequence may step aside."""
-        return len(self) >= MAX_AWAITING
+    def add(self, sequence: SequenceState) -> None:
+        """Move a sequence whose look-up has begun a load out of its queue."""
+        super().add(sequence)
+        assert sequence.load is not None
+        num_keys = len(sequence.token_ids) // self._kv.block_size
+        self.num_keys += num_keys
+        self._by_load[sequence.load] = (num_keys, sequence)
+
+    def remove(self, sequence: SequenceState) -> None:
+        """Remove a sequence that has ended; its load ends with its blocks."""
+        super().remove(sequence)
+        assert sequence.load is not None
+        self.num_keys -= self._by_load.pop(sequence.load)[0]
 
     def restore_ready(self) -> None:
-        """Return sequences whose wait is over to their queues."""
-        self.restore(filter(self._kv.is_loaded, self))
+        """Return sequences whose wait is over to their queues. O(1) for all others."""
+        over = [self._by_load.pop(load) for load in self._kv.loads.over() if load in self._by_load]
+        if over:
+            self.num_keys -= sum(num_keys for num_keys, _ in over)
+            self.restore(sorted((sequence for _, sequence in over), key=attrgetter("order")))
 
     def waits_for(self, sequence: SequenceState) -> str:
         """Return the place whose pages it waits for."""
-        return self._kv.waits_for(sequence)
+        assert sequence.load is not None
+        return self._kv.loads.owners.get(sequence.load, KVConnector).argument

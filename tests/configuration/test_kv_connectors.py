@@ -296,9 +296,42 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
     assert shares == own, "without a role blocks are shared by name"
 
 
+def test_requests_may_fail_for_want_of_pages_of_every_slow_place(tiny_llama, tmp_path):
+    fails = {"kv_load_failure_policy": "fail"}
+
+    def own(name, connector, **extra):
+        given = {"kv_connector": connector, "kv_connector_extra_config": extra, **fails}
+        return resolved(tiny_llama, kv_transfer_config=given).engine.plugins.arguments[f"kv_connector.{name}"]
+
+    assert own("file", "file", directory=str(tmp_path))["load_failure"] == "fail"
+    assert own("file", "ExampleConnector", shared_storage_path=str(tmp_path))["load_failure"] == "fail"
+    assert own("shm", "shm")["load_failure"] == "fail"
+    assert own("tiers", "OffloadingConnector", disk_path=str(tmp_path)) == {"load_failure": "fail"}
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
+        (
+            {
+                "kv_transfer_config": {
+                    "kv_connector": "OffloadingConnector",
+                    "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 20},
+                    "kv_load_failure_policy": "fail",
+                }
+            },
+            "kv_load_failure_policy fail: needs .*disk_path DIRECTORY, since host memory is never waited for",
+        ),
+        (
+            {
+                "kv_transfer_config": {
+                    "kv_connector": "OffloadingConnector",
+                    "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 20},
+                    "kv_port": 5,
+                }
+            },
+            "kv_port 5: only the connectors tcp",
+        ),
         ({"kv_peers": ["a:1"]}, "--kv-peers: needs --kv-transfer-config.kv_connector tcp"),
         ({"kv_rate_limit": 5, "kv_transfer_config": {"kv_connector": "tcp"}}, "kv_rate_limit 5: .* from 10000000"),
         ({"kv_rate_limit": 1 << 30}, "--kv-rate-limit: needs --kv-transfer-config.kv_connector tcp"),
@@ -311,7 +344,7 @@ def test_roles_are_arguments_of_the_connector_tcp(tiny_llama):
             "--kv-peers .*: the connector's own peers .* says otherwise",
         ),
         (
-            {"kv_transfer_config": {"kv_connector": "shm", "kv_load_failure_policy": "fail"}},
+            {"kv_transfer_config": {"kv_connector": "events", "kv_load_failure_policy": "fail"}},
             "kv_load_failure_policy fail: only the connectors tcp, nixl",
         ),
         (

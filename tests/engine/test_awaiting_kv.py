@@ -15,8 +15,8 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.api.step_plan import StepPlan, StepResult
 from core.engine import faults, step_runner
-from core.kv import connectors
-from core.scheduler import awaiting_kv
+from core.kv import loads
+from core.scheduler import admission
 from core.scheduler.admission import Admission
 from core_kv_connectors.tiers import page_reader
 from core_kv_connectors.tiers.disk import DiskTier
@@ -174,7 +174,7 @@ def test_an_engine_that_only_waits_rests_and_is_not_taken_for_broken(
     world.add("waiting", PROMPT)
     world.await_load()
     kv = world.core.scheduler.kv
-    monkeypatch.setattr(kv, "wait_for_loads", pauses.append)
+    monkeypatch.setattr(kv.loads, "wait", pauses.append)
     for _ in range(10):
         assert world.core.has_work()
         world.step()
@@ -220,9 +220,9 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pages fill the memory for pages that are read, and those of the one who waits need it."""
-    monkeypatch.setattr(awaiting_kv, "MAX_AWAITING", 1)
+    monkeypatch.setattr(admission, "MAX_KEYS", 1)
     monkeypatch.setattr(page_reader, "MAX_HELD_BYTES", 1)
-    monkeypatch.setattr(connectors, "MAX_LOAD_S", 3600.0)  # nobody starts because a load was given up
+    monkeypatch.setattr(loads, "MAX_LOAD_S", 3600.0)  # nobody starts because a load was given up
     world = World(tmp_path, monkeypatch, False, policy="priority", max_num_seqs=1)
     first = world.add("first", PROMPT, priority=5)
     world.await_load()
@@ -231,7 +231,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     world.go.set()
     while world.core.scheduler.waits_for_kv:
         world.step()
-        world.core.scheduler.kv.wait_for_loads(0.001)
+        world.core.scheduler.kv.loads.wait(0.001)
         state_of(world.core.scheduler).awaiting.restore_ready()
     urgent = world.add("urgent", [*PROMPT, 1], priority=1)
     world.run()

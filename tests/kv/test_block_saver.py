@@ -122,7 +122,7 @@ def test_a_sleep_that_keeps_host_memory_fills_it_with_what_a_next_turn_needs(tmp
     engine = Engine(services, num_blocks=40)
     engine.run(OTHER)
     engine.run(FIRST)
-    services.save_for_sleep(engine.kv, engine.device.copy, 10.0, keeps_memory=True)
+    services.notify("save_for_sleep", engine.kv, engine.device.copy, 10.0, keeps_memory=True)
     again = Engine(services, num_blocks=40)
     assert again.run(FIRST) == 32
     assert again.run(OTHER) == (32 if room == 20 else 0)
@@ -131,7 +131,7 @@ def test_a_sleep_that_keeps_host_memory_fills_it_with_what_a_next_turn_needs(tmp
 
 def test_a_sleep_that_drops_host_memory_saves_to_the_disk_alone(world, tmp_path):
     world.engine.run(FIRST)
-    world.services.save_for_sleep(world.kv, world.engine.device.copy, 10.0, keeps_memory=False)
+    world.services.notify("save_for_sleep", world.kv, world.engine.device.copy, 10.0, keeps_memory=False)
     world.disk.flush()
     assert all(world.on_disk(FIRST))
 

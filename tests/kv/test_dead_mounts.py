@@ -103,11 +103,11 @@ def test_a_look_up_that_hangs_is_waited_for_briefly_then_computed(mount):
     mount.hangs = True
     sequence = KVSequence(list(FIRST))
     assert isinstance(kv.lookup(sequence), KVLoad), "it may be there"
-    assert not kv.is_loaded(sequence)
+    assert not kv.loads.is_over(sequence.load)
     mount.now += STUCK_S + 0.1
     other = KVSequence(list(OTHER))
     assert not isinstance(kv.lookup(other), KVLoad), "the mount is not asked any more"
-    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 0
+    assert kv.loads.is_over(sequence.load) and kv.lookup(sequence).num_tokens == 0
 
 
 def test_a_mount_that_answers_late_serves_who_has_waited(mount):
@@ -116,8 +116,8 @@ def test_a_mount_that_answers_late_serves_who_has_waited(mount):
     sequence = KVSequence(list(FIRST))
     assert isinstance(kv.lookup(sequence), KVLoad)
     mount.go.set()
-    while not kv.is_loaded(sequence):
-        kv.wait_for_loads(PATIENCE_S)
+    while not kv.loads.is_over(sequence.load):
+        kv.loads.wait(PATIENCE_S)
     assert kv.lookup(sequence).num_tokens == 32
 
 

@@ -166,7 +166,7 @@ def test_a_half_that_cannot_be_asked_is_left_out(plugin, model, answers, tmp_pat
 @pytest.mark.parametrize("method", ["load", "save"])
 def test_a_half_that_hangs_keeps_its_blocks_and_nothing_else(plugin, model, answers, tmp_path, monkeypatch, method):
     monkeypatch.setattr("core_kv_connectors.halves.connector.LATE_S", 0.5)
-    monkeypatch.setattr("core.kv.connectors.MAX_LOAD_S", 1.0)
+    monkeypatch.setattr("core.kv.loads.MAX_LOAD_S", 1.0)
     with LLM(str(model), **SMALL, **options_of(plugin, tmp_path)) as llm:
         if method == "load":
             assert visit(llm, answers) == 88
@@ -200,7 +200,7 @@ def test_a_page_that_comes_late_is_named(plugin, tmp_path):
         load = world.kv.lookup(sequence)
         world.connectors.after_step(world.kv)
         load.finish()  # as `KVConnectors` does after ten seconds
-        assert world.kv.is_loaded(sequence)
+        assert world.kv.loads.is_over(sequence.load)
         hit = world.kv.lookup(sequence)
         late = world.kv.key(sequence, hit.num_tokens // world.kv.block_size)
         assert world.connector.missing(late) == "page_late"

@@ -8,7 +8,8 @@ import pytest
 from core.api.kv_load import KVLoad
 from core.api.specs import KVGroup
 from core.kv.connector import KVConnector
-from core.kv.connectors import MAX_LOAD_S, KVConnectors
+from core.kv.connectors import KVConnectors
+from core.kv.loads import MAX_LOAD_S
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, look_up
@@ -137,10 +138,10 @@ def test_a_load_is_given_to_the_first_connector_that_may_have_more():
     kv = Engine(connectors, num_blocks=20).kv
     sequence = KVSequence(list(FIRST))
     assert isinstance(kv.lookup(sequence), KVLoad)
-    assert not empty.loads and full.loads == [sequence.load] and not kv.is_loaded(sequence)
+    assert not empty.loads and full.loads == [sequence.load] and not kv.loads.is_over(sequence.load)
     threading.Thread(target=full.fill, args=full.loads).start()
-    kv.wait_for_loads(20.0)
-    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 32
+    kv.loads.wait(20.0)
+    assert kv.loads.is_over(sequence.load) and kv.lookup(sequence).num_tokens == 32
 
 
 def test_a_connector_that_never_answers_costs_a_bounded_wait():
@@ -150,9 +151,9 @@ def test_a_connector_that_never_answers_costs_a_bounded_wait():
     sequence = KVSequence(list(FIRST))
     kv.lookup(sequence)
     now += MAX_LOAD_S - 0.1
-    assert not kv.is_loaded(sequence)
+    assert not kv.loads.is_over(sequence.load)
     now += 0.2
-    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 0
+    assert kv.loads.is_over(sequence.load) and kv.lookup(sequence).num_tokens == 0
     slow.fill(slow.loads[0])
     assert kv.lookup(sequence).num_tokens == 0, "what comes later is not mixed in"
 
@@ -163,7 +164,7 @@ def test_sequences_that_wait_for_a_connector_that_fails_go_on():
     sequence = KVSequence(list(FIRST))
     kv.lookup(sequence)
     slow.fails = True
-    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 0
+    assert kv.loads.is_over(sequence.load) and kv.lookup(sequence).num_tokens == 0
 
 
 def test_a_sequence_names_the_argument_that_it_waits_for():
@@ -172,7 +173,7 @@ def test_a_sequence_names_the_argument_that_it_waits_for():
     kv = Engine(slow, num_blocks=20).kv
     sequence = KVSequence(list(FIRST))
     kv.lookup(sequence)
-    assert kv.waits_for(sequence) == "shelf_path"
+    assert kv.loads.owners[sequence.load].argument == "shelf_path"
 
 
 def test_a_prefix_comes_back_with_the_state_behind_it():
@@ -264,9 +265,9 @@ def test_a_sequence_waits_for_pages_of_blocks_that_were_evicted_for_the_same_ste
     engine = crowded()
     kv = engine.kv
     sequence = KVSequence(list(FIRST))
-    assert isinstance(kv.lookup(sequence), KVLoad) and not kv.is_loaded(sequence)
+    assert isinstance(kv.lookup(sequence), KVLoad) and not kv.loads.is_over(sequence.load)
     assert kv.copy_now(engine.device.copy)
-    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 32
+    assert kv.loads.is_over(sequence.load) and kv.lookup(sequence).num_tokens == 32
     unknown = KVSequence(list(range(300, 333)))
     assert kv.lookup(unknown).num_tokens == 0, "who lacks nothing of it does not wait"
 
@@ -277,4 +278,4 @@ def test_a_sequence_whose_evicted_pages_do_not_arrive_is_computed():
     sequence = KVSequence(list(FIRST))
     assert isinstance(kv.lookup(sequence), KVLoad)
     assert not kv.copy_now(lambda transfers: None)
-    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens < 32
+    assert kv.loads.is_over(sequence.load) and kv.lookup(sequence).num_tokens < 32

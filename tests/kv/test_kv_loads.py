@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from core.api.kv_load import KVLoad
-from core.kv.connectors import MAX_LOAD_S, KVConnectors
+from core.kv.connectors import KVConnectors
+from core.kv.loads import MAX_LOAD_S
 from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
 from core_kv_connectors.tiers import disk, page_memory, page_reader
@@ -76,8 +77,8 @@ class World:
         self.kv = self.engine.kv
 
     def await_load(self, sequence):
-        while not self.kv.is_loaded(sequence):
-            self.kv.wait_for_loads(PATIENCE_S)
+        while not self.kv.loads.is_over(sequence.load):
+            self.kv.loads.wait(PATIENCE_S)
 
     def begin(self, tokens=FIRST):
         """A sequence that waits for its pages."""
@@ -100,7 +101,7 @@ def world(tmp_path):
 def test_a_look_up_does_not_wait_for_the_disk(world):
     sequence = world.begin()
     assert world.disk.begun.wait(PATIENCE_S)
-    assert world.kv.lookup(sequence) is sequence.load and not world.kv.is_loaded(sequence)
+    assert world.kv.lookup(sequence) is sequence.load and not world.kv.loads.is_over(sequence.load)
     assert world.kv.pool.num_free == world.kv.pool.capacity, "who waits holds no block"
     unknown = KVSequence(list(range(500, 540)))
     assert world.kv.lookup(unknown) == PrefixHit(0, [[]]), "a prompt that the disk does not have is computed at once"
@@ -166,9 +167,9 @@ def test_a_wait_has_an_end_and_what_came_by_then_is_used(world):
     came = threading.Event()
     world.disk.read = three_pages
     sequence = world.begin()
-    assert came.wait(PATIENCE_S) and not world.kv.is_loaded(sequence)
+    assert came.wait(PATIENCE_S) and not world.kv.loads.is_over(sequence.load)
     world.now += MAX_LOAD_S
-    assert world.kv.is_loaded(sequence)
+    assert world.kv.loads.is_over(sequence.load)
     hit = world.kv.lookup(sequence)
     assert hit.num_tokens == 12
     world.disk.go.set()
@@ -180,11 +181,11 @@ def test_a_disk_that_does_not_answer_is_waited_for_by_nobody_else(world):
     assert world.disk.begun.wait(PATIENCE_S)
     behind = world.begin(OTHER)
     world.now += STUCK_S + 0.1
-    assert not world.kv.is_loaded(sequence)
+    assert not world.kv.loads.is_over(sequence.load)
     assert not world.disk.may_be_read, "not even for what it has: that might take as long"
     assert world.kv.lookup(KVSequence(list(OTHER))).num_tokens == 0
     world.now += MAX_LOAD_S
-    assert world.kv.is_loaded(sequence) and world.kv.is_loaded(behind)
+    assert world.kv.loads.is_over(sequence.load) and world.kv.loads.is_over(behind.load)
     assert world.kv.lookup(sequence).num_tokens == world.kv.lookup(behind).num_tokens == 0
 
 
@@ -202,7 +203,7 @@ def test_a_disk_that_answers_late_is_asked_again(world, monkeypatch):
     sequence = world.begin()
     assert begun.wait(PATIENCE_S)
     world.now += STUCK_S + 0.1
-    assert not world.kv.is_loaded(sequence) and not world.disk.may_be_read
+    assert not world.kv.loads.is_over(sequence.load) and not world.disk.may_be_read
     go_on.set()
     world.await_load(sequence)
     assert world.disk.may_be_read
@@ -250,8 +251,8 @@ def test_a_reset_ends_waiting(world):
     assert world.disk.begun.wait(PATIENCE_S)
     assert world.kv.reset()
     world.disk.go.set()
-    world.kv.wait_for_loads(PATIENCE_S)
-    assert world.kv.is_loaded(sequence) and world.kv.lookup(sequence).num_tokens == 0
+    world.kv.loads.wait(PATIENCE_S)
+    assert world.kv.loads.is_over(sequence.load) and world.kv.lookup(sequence).num_tokens == 0
 
 
 def test_pages_that_are_held_delay_the_next_load(world, monkeypatch):

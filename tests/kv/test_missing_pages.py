@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from core.kv.connectors import MAX_LOAD_S, KVConnectors
+from core.kv.connectors import KVConnectors
+from core.kv.loads import MAX_LOAD_S
 from core.kv.sequence import KVSequence
 from core_kv_connectors.misses import Explanations
 from core_kv_connectors.tiers.faults import MAX_FAULTS, Faults
@@ -180,20 +181,20 @@ def test_a_page_that_comes_late_is_named(kind, open_tiers, monkeypatch):
         return read(group, known)
 
     monkeypatch.setattr(tiers.disk, "read", read_late)
-    monkeypatch.setattr(engine.kv.connectors, "_clock", lambda: now[0])
+    monkeypatch.setattr(engine.kv.connectors.loads, "_clock", lambda: now[0])
     sequence = KVSequence(list(FIRST))
     load = engine.kv.lookup(sequence)
     while len(load.pages) < 2:
         time.sleep(0.001)
-    assert not engine.kv.is_loaded(sequence)
+    assert not engine.kv.loads.is_over(sequence.load)
     now[0] += MAX_LOAD_S
-    assert engine.kv.is_loaded(sequence)
+    assert engine.kv.loads.is_over(sequence.load)
     miss = engine.kv.miss(sequence, engine.kv.lookup(sequence))
     assert (miss.cause, miss.index) == ("page_late", 8)
     unknown = KVSequence(range(500, 533))
     assert engine.kv.miss(unknown, engine.kv.lookup_now(unknown)).cause == "first_seen"
     goes_on.set()
-    engine.kv.connectors.end_load(load)
+    engine.kv.connectors.loads.end(load)
     now[0] += MAX_LOAD_S
     assert engine.cause(FIRST) == ("last_block", 32)
     assert tiers.disk.missing(engine.kv._keys.key(KVSequence(list(FIRST)), 2)) == ""

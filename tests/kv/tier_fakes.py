@@ -28,8 +28,8 @@ def look_up(kv, sequence):
     """A hit, once the pages that it needs have been read."""
     found = kv.lookup(sequence)
     while isinstance(found, KVLoad):
-        while not kv.is_loaded(sequence):
-            kv.wait_for_loads(1.0)
+        while not kv.loads.is_over(sequence.load):
+            kv.loads.wait(1.0)
         found = kv.lookup(sequence)
     return found
 

@@ -22,7 +22,7 @@ from core.api.sampling_params import SamplingParams
 from core.engine import process as engine_process
 from core.engine import scheduling, utilities
 from core.engine.loop import EngineLoop
-from core.kv import connectors, manager
+from core.kv import connectors, loads, manager, prefix
 from core.kv.connector import KVConnector
 from core_adapters.serving import observer, sent_adapters
 from core_apis.journal import journal, segments
@@ -100,6 +100,9 @@ def simulation() -> Iterator[Play]:
         (sparse_file, "os", record),
         (sent_adapters, "os", record),
         (connectors, "load_connector", new_connector),
+        (loads, "ThreadPoolExecutor", engine.AtOnce),
+        (prefix, "AHEAD", 2),
+        (prefix, "PAUSE_S", 0.0),
         (connectors, "fingerprint", disk.fingerprint),
         (local, "DiskTier", SimDisk),
         (page_source, "PageReader", disk.SimPageReader),

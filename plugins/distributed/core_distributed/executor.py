@@ -36,6 +36,7 @@ from core_distributed.layout import Groups, Layout, layout_bytes
 from core_distributed.pages import LeadingPages
 from core_distributed.rank import Start
 from core_distributed.rank_config import is_crowded, rank_config
+from core_kv_connectors.peers.page_shape import PageShape
 from core_platforms.cpu.ranks import SPIN_MICROSECONDS
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.plan_wire import PlanEncoder
@@ -135,6 +136,12 @@ class RanksExecutor:
         self.balance = Balance(self.worker, self._group, self._arguments) if moves else None
         self._own = Reloader(self.worker)
         self.reloader = RanksReloader(self._own, self._ask)
+
+    @property
+    def page_shape(self) -> PageShape:
+        """The shape of a KV page, for engines with another number of ranks."""
+        divides = self._layout.stages == 1 and self._arguments.context == 1
+        return PageShape.of(self._size, self.worker.kv_slices if divides else [])
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step on all ranks and return the result of rank 0.

@@ -15,25 +15,28 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import zmq
 
-from core.api.config import KVEventsConfig
+from core.api.config import EngineConfig, KVEventsConfig
 from core.api.errors import ConfigError
 from core.api.kv_transfer import PrefixKey
 from core.api.specs import KVGroup
-from core.kv.connector import BlockCache, KVConnector
+from core.kv.connector import BlockCache, Copy, KVConnector
 from core_kv_connectors.event_history import EventHistory
 from core_kv_connectors.events import EventLog, KVEventBatch
+from core_kv_connectors.page_lists import PageLists, Source
 
 logger = logging.getLogger(__name__)
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 POLL_MS = 100
 CLOSE_S = 2.0
+IDLE_MS = 1000
+"""Pause between two looks at the lists of slow places while no request runs."""
 
 
 class EventPublisher:
@@ -148,6 +151,11 @@ class PublishedEvents(KVConnector):
     ) -> None:
         self._log = EventLog(block_size, groups, shortens=shortens)
         self._publisher = EventPublisher(config)
+        self._lists = PageLists()
+
+    def watch(self, medium: str, source: Source) -> None:
+        """Publish events of a slow place, whose pages `source` lists on a thread; see `PageLists`."""
+        self._lists.watch(medium, source)
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
         """Record a stored block."""
@@ -160,6 +168,11 @@ class PublishedEvents(KVConnector):
     def cleared(self) -> None:
         """Record that no block is cached any more."""
         self._log.cleared()
+        self._lists.forget()
+
+    def use_weights(self, config: EngineConfig, fingerprint: Callable[[], str]) -> None:
+        """Record that no page of the earlier weights may be used; what slow places have for these is listed again."""
+        self.cleared()
 
     def pool_replaced(self) -> None:
         """Record that the KV cache has no block, because the pool was replaced."""
@@ -176,10 +189,26 @@ class PublishedEvents(KVConnector):
     def after_step(self, cache: BlockCache) -> None:
         """Publish the changes of a step, including prompts of running sequences."""
         cache.register_starting()
+        self._publish()
+
+    def save_idle(self, cache: BlockCache, copy: Copy) -> int | None:
+        """Publish what slow places have while no request runs; see `KVConnector.save_idle`."""
+        if not self._lists.is_used:
+            return None
+        self._publish()
+        return 1 if self._lists.has_changes else IDLE_MS
+
+    def close(self, timeout_s: float) -> None:
+        """Send the queued batches and end the threads."""
+        self._lists.close()
+        self._publisher.close()
+
+    def _publish(self) -> None:
+        for medium, stored, removed in self._lists.take():
+            for group, digest in removed:
+                self._log.page_removed(medium, group, digest)
+            for group, digest in stored:
+                self._log.page_stored(medium, group, digest)
         batch = self._log.take()
         if batch is not None:
             self._publisher.publish(batch)
-
-    def close(self, timeout_s: float) -> None:
-        """Send the queued batches and end the thread."""
-        self._publisher.close()

@@ -38,10 +38,10 @@ class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag="Bloc
     block_hashes: one each, each the parent of the next.
     parent_block_hash: of the block before the first one; None at a prompt's start.
     token_ids: of all blocks, one after the other.
-    In host memory blocks come in any order, without parent and tokens, which the event of the KV cache had.
+    In other media than the KV cache blocks come in any order, without parent and tokens, which the event of the KV cache had.
     block_size: tokens of each.
     lora_id, lora_name, extra_keys: always None; the digest of an adapter is part of the hashes.
-    medium: KV_CACHE or HOST_MEMORY. group_idx: group of layers.
+    medium: KV_CACHE, HOST_MEMORY, or the `medium` of a connector with a slow place. group_idx: group of layers.
     kv_cache_spec_kind: one of KINDS. kv_cache_spec_sliding_window: tokens that a query sees, itself included.
     """
 
@@ -105,7 +105,7 @@ class EventLog(KVConnector):
         self._state_page = len(groups) if any(group.kind == "state" for group in groups) else -1
         # A state is reported by each sequence that has passed it, and not at all while a newer one may replace it.
         self._states: set[bytes] = set()
-        self._host: dict[tuple[int, bytes], None] = {}
+        self._pages: dict[str, dict[tuple[int, bytes], None]] = {}
         self._open: dict[tuple[str, int], KVEvent] = {}
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
@@ -135,30 +135,40 @@ class EventLog(KVConnector):
 
     def host_stored(self, group: int, digest: bytes) -> None:
         """Add a page in host memory."""
-        if group in self._groups and (group, digest) not in self._host:
-            self._host[group, digest] = None
-            self._store_in_host(group, digest)
+        self.page_stored(HOST_MEMORY, group, digest)
 
     def host_removed(self, pages: Iterable[tuple[int, bytes]]) -> None:
         """Add pages (group, digest) that have left host memory."""
         for group, digest in pages:
-            if (group, digest) in self._host:
-                del self._host[group, digest]
-                self._remove(HOST_MEMORY, group, digest)
+            self.page_removed(HOST_MEMORY, group, digest)
+
+    def page_stored(self, medium: str, group: int, digest: bytes) -> None:
+        """Add a page of a medium other than the KV cache, unless it is there."""
+        pages = self._pages.setdefault(medium, {})
+        if group in self._groups and (group, digest) not in pages:
+            pages[group, digest] = None
+            self._store_page(medium, group, digest)
+
+    def page_removed(self, medium: str, group: int, digest: bytes) -> None:
+        """Add that a page has left a medium, if it was there."""
+        pages = self._pages.setdefault(medium, {})
+        if (group, digest) in pages:
+            del pages[group, digest]
+            self._remove(medium, group, digest)
 
     def cleared(self) -> None:
         """Add the removal of all blocks, in every medium."""
         self._states.clear()
-        self._host.clear()
+        self._pages.clear()
         self._open.clear()
         self._events.append(AllBlocksCleared())
 
     def pool_replaced(self) -> None:
-        """Add the removal of the blocks in the KV cache: the pool is another one, and host memory may have kept its pages."""
-        host = list(self._host)
+        """Add the removal of the blocks in the KV cache: the pool is another one, and other media have kept their pages."""
+        kept = [(medium, page) for medium, pages in self._pages.items() for page in pages]
         self.cleared()
-        for group, digest in host:
-            self.host_stored(group, digest)
+        for medium, page in kept:
+            self.page_stored(medium, *page)
 
     def take(self) -> KVEventBatch | None:
         """Return the events since the last call, or None if there are none."""
@@ -172,12 +182,12 @@ class EventLog(KVConnector):
     def _hash(self, digest: bytes) -> BlockHash:
         return int.from_bytes(digest[-8:], "big") if self._shortens else digest
 
-    def _store_in_host(self, group: int, digest: bytes) -> None:
-        last = self._open.get((HOST_MEMORY, group))
+    def _store_page(self, medium: str, group: int, digest: bytes) -> None:
+        last = self._open.get((medium, group))
         if type(last) is BlockStored:
             last.block_hashes.append(self._hash(digest))
             return
-        self._store(HOST_MEMORY, group, digest, None, [])
+        self._store(medium, group, digest, None, [])
 
     def _store(self, medium: str, group: int, digest: bytes, parent: BlockHash | None, token_ids: list[int]) -> None:
         """Begin an event, to which the next blocks of the medium and group may be added."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from core.api.config import EngineConfig
+from core.api.step_limits import LEAST_LOGIT_ROWS, StepLimits
 
 SPARE_BLOCKS = 2
 """Blocks in addition to those of the longest sequence; one of them is the null block."""
@@ -23,13 +24,22 @@ def degraded_config(config: EngineConfig, num_blocks: int) -> EngineConfig:
     """
     num_seqs = max(1, config.scheduler.max_num_seqs // 2)
     scheduler = msgspec.structs.replace(config.scheduler, max_num_seqs=num_seqs)
-    limits = config.limits.with_fewer(num_seqs, scheduler.rows_per_sequence)
+    limits = _with_fewer(config.limits, num_seqs, scheduler.rows_per_sequence)
     draft = config.draft
     if draft is not None:
-        draft = msgspec.structs.replace(draft, limits=draft.limits.with_fewer(num_seqs, 1))
+        draft = msgspec.structs.replace(draft, limits=_with_fewer(draft.limits, num_seqs, 1))
     fewer = max(num_blocks // 2, _least_blocks(config))
     cache = msgspec.structs.replace(config.cache, num_blocks=min(fewer, num_blocks))
     return msgspec.structs.replace(config, scheduler=scheduler, limits=limits, draft=draft, cache=cache)
+
+
+def _with_fewer(limits: StepLimits, sequences: int, rows_per_sequence: int) -> StepLimits:
+    """Return the limits for fewer sequences; forward passes keep their size, since prompts still fill them.
+
+    rows_per_sequence: rows of logits that each sequence samples from.
+    """
+    wanted = max(LEAST_LOGIT_ROWS, sequences * rows_per_sequence)
+    return StepLimits(sequences=sequences, tokens=limits.tokens, logit_rows=min(limits.logit_rows, wanted))
 
 
 def _least_blocks(config: EngineConfig) -> int:

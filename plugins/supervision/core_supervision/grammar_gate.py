@@ -16,8 +16,8 @@ from typing import Self
 
 from core.api.messages import EngineRequest
 from core.api.structured_outputs import CompiledGrammar
-from core.engine.executor import PreparingExecutor
 from core.engine.observer import Engine, EngineStart
+from core_supervision.executor_parts import PreparingExecutor
 from core_supervision.waiting_gate import WaitingGate
 
 logger = logging.getLogger(__name__)

@@ -101,7 +101,7 @@ def save_cache(core: Engine, *, keeps_memory: bool) -> None:
         core.queue.give_up()
         scheduler.give_up()
     scheduler.kv.register_starting()
-    core.kv_services.save_for_sleep(scheduler.kv, core.queue.copy, SAVE_S, keeps_memory=keeps_memory)
+    core.kv_services.notify("save_for_sleep", scheduler.kv, core.queue.copy, SAVE_S, keeps_memory=keeps_memory)
 
 
 def check_mode(mode: str) -> None:

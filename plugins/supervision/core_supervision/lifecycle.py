@@ -17,10 +17,11 @@ from typing import Any, Final
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.weights import MemoryPart, WeightsState
-from core.engine.executor import Executor, Reloader, ReloadingExecutor
+from core.engine.executor import Executor
 from core.engine.observer import Engine
 from core.engine.utilities import OWNER
 from core_supervision.engine_state import EngineState
+from core_supervision.executor_parts import Reloader, ReloadingExecutor
 from core_supervision.halt import Halt, between_steps, drop_cache, save_cache
 from core_supervision.lifecycle_calls import LifecycleCalls
 from core_supervision.persistent_flags import PersistentFlags
@@ -146,7 +147,7 @@ class Lifecycle:
             self._core.sequences.end_all()
         drop_cache(self._core)
         if level == DEEPEST:
-            self._core.kv_services.drop_host_pages()
+            self._core.kv_services.notify("drop_memory")
         self.keeper.move("slept", lambda state: state.slept(level, since))
 
     def bring_back(self, parts: Sequence[MemoryPart]) -> None:

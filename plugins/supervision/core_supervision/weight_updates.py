@@ -20,9 +20,9 @@ import msgspec
 from core.api.config import EngineConfig
 from core.api.errors import UNREADABLE, UtilityError
 from core.api.weights import Version, WeightSource, WeightsState, WeightUpdate
-from core.engine.executor import Reloader
 from core.engine.observer import Engine
 from core_supervision.engine_state import Gathering
+from core_supervision.executor_parts import Reloader
 from core_supervision.halt import between_steps, drop_cache
 from core_supervision.state_keeper import StateKeeper
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.errors import ConfigError, CoreError
-from core.engine.executor import AdaptingExecutor
 from core.engine.observer import Engine
 from core_adapters.serving.book import AdapterBook
+from core_adapters.serving.executor_part import AdaptingExecutor
 from core_adapters.serving.record import AdaptersRecord, KeptAdapter
 from core_adapters.serving.sent_adapters import SentAdapters
 from core_supervision.persistent_flags import PersistentRecord

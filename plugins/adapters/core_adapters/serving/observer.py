@@ -22,9 +22,9 @@ from typing import Any, Final, Self
 from core.api.adapters import AdapterFacts, AdaptersConfig
 from core.api.errors import ConfigError, EngineDeadError
 from core.api.messages import EngineRequest
-from core.engine.executor import AdaptingExecutor
 from core.engine.observer import Engine, EngineStart
 from core_adapters.serving.calls import AdapterCalls, Load
+from core_adapters.serving.executor_part import AdaptingExecutor
 from core_adapters.serving.holder import AdapterHolder, sentence_of
 from core_adapters.serving.record import storage
 from core_supervision.waiting_gate import WaitingGate

@@ -66,6 +66,8 @@ class CpuPagedAttention:
     """
 
     name = "cpu_paged"
+    heads_apart = True
+    """Whether a block has its heads one after the other, so that a rank's part of it is a slice."""
     capture = "any"
     moves_states = True
     span_keys = 128

@@ -61,7 +61,8 @@ def checked(first: Place, second: Place, secret: bytes) -> Checked:
             for shown, trial in trials:
                 mine = trial.agreement
                 done.append(Measured(shown, mine.fingerprint, mine.page_bytes, trial.latency_s(), trial.bandwidth()))
-            header, page = there.page()
+            # Pages of another shape are arranged by engines alone, so each gets one of its own.
+            header, page = (there if there.agreement.page_bytes == here.agreement.page_bytes else here).page()
             back = here.there_and_back(header, page)
         except (PeerError, OSError) as error:
             return Checked(done, f"{shown}: {error}.")
@@ -73,11 +74,16 @@ def checked(first: Place, second: Place, secret: bytes) -> Checked:
 def difference(one: str, first: Trial, other: str, second: Trial) -> str:
     """Return the field in which two engines differ, with both values; empty when they agree."""
     mine, theirs = first.agreement, second.agreement
+    shapes = mine.shape.why_not(theirs.shape)
+    if shapes and mine.shape.ranks != theirs.shape.ranks:
+        return f"{other}, beside {one}, has {shapes}."
     if mine.fingerprint != theirs.fingerprint:
         return (
             f"{one} has the fingerprint {mine.fingerprint}, {other} {theirs.fingerprint}: other weights, numerics, plugins or "
             "layout; sizes and times of weight files count, so keep them in copies."
         )
-    if mine.page_bytes != theirs.page_bytes:
+    if shapes:
+        return f"{other}, beside {one}, has {shapes}."
+    if mine.shape == theirs.shape and mine.page_bytes != theirs.page_bytes:
         return f"{one} has pages of {mine.page_bytes} bytes, {other} of {theirs.page_bytes}."
     return ""

@@ -85,11 +85,14 @@ def _place(keys: Mapping[str, Any], flag: str) -> tuple[str, str]:
     return place, f"{flag}.kv_ip {host} and kv_port {port}"
 
 
-def without_role(values: Mapping[str, Any], name: str, flag: str) -> Iterator[str]:
-    """Yield a sentence for each key about roles that means nothing with the connector `name`."""
+def without_role(values: Mapping[str, Any], name: str, flag: str, *, loads: bool = False) -> Iterator[str]:
+    """Yield a sentence for each key about roles that means nothing with the connector `name`.
+
+    loads: whether it loads pages from slow storage, so that a load may fail.
+    """
     for key, neutral in NEUTRAL.items():
         value = values.get(key)
-        if value is not None and value not in neutral:
+        if value is not None and value not in neutral and not (loads and key == POLICY):
             only = "only the connectors tcp, nixl and mooncake hand blocks to other engines"
             yield f"{flag}.{key} {value}: {only}, not {name}; leave it out."
 

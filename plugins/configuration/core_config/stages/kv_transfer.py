@@ -18,7 +18,7 @@ from core.args.schema import flag_of, schema
 from core.plugin.kinds import normalize
 from core_config.arguments import foreign
 from core_config.arguments.convert import convert, describe
-from core_config.stages.kv_roles import role_arguments, unused, without_role
+from core_config.stages.kv_roles import POLICY, role_arguments, unused, without_role
 from core_config.stages.settings import Settings, underscored
 
 TRANSFER = "kv_transfer_config"
@@ -38,6 +38,8 @@ KEPT = ("store_threshold", "offload_prompt_only")
 """Keys of these connectors that are arguments of the connector `tiers`: which blocks are worth a page."""
 OFFLOADING = ("offloadingconnector", "simplecpuoffloadconnector")
 FILES = ("exampleconnector", "sharedstorageconnector")
+SHARED = ("file", "shm")
+"""The connectors with files that engines share."""
 SEVERAL = ("multiconnector", "multi")
 ALIASES: Mapping[str, str] = {
     "nixlconnector": "nixl",
@@ -145,22 +147,37 @@ def _read(values: Mapping[str, Any], flag: str, found: NamedConnectors, *, is_pa
         found.problems.append(f"{said}: {why.removesuffix('; ')}.")
     elif normalize(name) in OFFLOADING:
         _read_tiers(underscored(own), said, prefix, found)
+        found.problems += without_role(values, name, flag, loads=True)
+        if values.get(POLICY) == "fail":
+            found.tiers["load_failure"] = "fail"
+            found.tiers_flag = prefix
+            if "disk_path" not in underscored(own):
+                needed = f"needs {prefix}.disk_path DIRECTORY, since host memory is never waited for"
+                found.problems.append(f"{flag}.{POLICY} fail: {needed}; or leave it out.")
     elif normalize(name) in FILES:
         renamed = {
             "directory" if key == "shared_storage_path" else key: value for key, value in underscored(own).items()
         }
         if "directory" not in renamed:
             found.problems.append(f"{said}: needs {prefix}.shared_storage_path DIRECTORY.")
-        found.connectors.append(NamedConnector("file", said, renamed, prefix, is_part))
+        found.problems += without_role(values, name, flag, loads=True)
+        found.connectors.append(NamedConnector("file", said, _with_policy(renamed, values), prefix, is_part))
     elif normalize(name) in SEVERAL:
         _read_parts(own, prefix, found)
     else:
         keys = RENAMED.get(normalize(name), {})
         own = {keys.get(key, key): value for key, value in own.items()}
         name = ALIASES.get(normalize(name), name)
+        loads = normalize(name) in SHARED
         if normalize(name) not in HANDS_ON or is_part:
-            found.problems += without_role(values, name, flag)
+            found.problems += without_role(values, name, flag, loads=loads)
+        own = _with_policy(own, values) if loads else own
         found.connectors.append(NamedConnector(name, said, own, prefix, is_part))
+
+
+def _with_policy(own: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a connector with slow storage, with what happens to a request whose pages do not come."""
+    return {"load_failure": "fail", **own} if values.get(POLICY) == "fail" else dict(own)
 
 
 def _read_parts(own: Any, flag: str, found: NamedConnectors) -> None:

@@ -11,6 +11,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core_kv_connectors.halves.thread import HalfThread
+from core_kv_connectors.peers.page_shape import PageShape
 from core_runtime.executor.profiling import profiler_of
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.ahead import MOST_IN_FLIGHT, Begun
@@ -43,6 +44,11 @@ class UniprocExecutor:
         """Counts of the target's calls since its weights last changed, see `Recorder.counts`; empty while it sleeps."""
         runner = getattr(self.worker, "runner", None)
         return {} if runner is None else runner.forward.recorder.counts()
+
+    @property
+    def page_shape(self) -> PageShape:
+        """The shape of a KV page, for engines with another number of ranks."""
+        return PageShape.of(1, self.worker.kv_slices)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step and return its result."""

@@ -355,6 +355,11 @@ class Worker:
         return self.kv_memory.num_blocks
 
     @property
+    def kv_slices(self) -> list[int]:
+        """Bytes of a block in each buffer of the KV cache; see `KVMemory.slices`."""
+        return self.kv_memory.slices(backend for instance in self.instances for backend in instance.backends)
+
+    @property
     def weights_nbytes(self) -> int:
         """Bytes of the prepared weights of all models."""
         return sum(instance.weights_nbytes for instance in self.instances)

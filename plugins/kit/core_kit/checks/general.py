@@ -11,10 +11,10 @@ import msgspec
 
 from core.args.plugin_arguments import convert_struct
 from core.plugin.capabilities import BOOLEANS, LISTS
+from core.plugin.discovery import duplicates
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT
 from core.plugin.kinds import kind_named
-from core.plugin.registry import is_duplicate
 from core.plugin.requirements import unmet
 from core_kit.case import Failure, Skipped, Subject, Warned
 from core_kit.worker import Answer, Task, ask
@@ -157,7 +157,9 @@ def sound_installation(subject: Subject) -> None:
     versions = unmet(subject.row.distribution)
     if versions:
         raise Failure(versions)
-    if is_duplicate(subject.registry, subject.row):
+    registry, row = subject.registry, subject.row
+    usable = [other for other in registry.rows(row.kind) if not registry.blocked(other)]
+    if (row.kind, row.name) in duplicates(usable):
         raise Warned(
             f"another package offers {subject.kind} '{subject.row.name}', too; users must write DISTRIBUTION:name"
         )

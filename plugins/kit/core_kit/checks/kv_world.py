@@ -109,7 +109,7 @@ class World:
     def connect(self, half: HalfThread) -> None:
         """Connect the worker half of a connector that moves blocks itself, and give it the blocks."""
         assert isinstance(self.connector, SplitConnector), "other connectors have no worker half"
-        half.wake = self.connectors.load_finished
+        half.wake = self.connectors.loads.news.set
         arena = arena_of(self.blocks)
         half.register(arena, Layout(NUM_BLOCKS, tuple(part.shape[1] for part in arena), BLOCK_SIZE))
         self.connector.connect(Link(half, self.copy, lambda: None))
@@ -130,9 +130,9 @@ class World:
         found = self.kv.lookup(sequence)
         if isinstance(found, KVLoad):
             for _ in range(int(PATIENCE_S / 0.05)):
-                if self.kv.is_loaded(sequence):
+                if self.kv.loads.is_over(sequence.load):
                     break
-                self.kv.wait_for_loads(0.05)
+                self.kv.loads.wait(0.05)
                 self.connectors.after_step(self.kv)  # an engine's steps go on meanwhile
             else:
                 raise Failure(f"a load was not done after {PATIENCE_S:g} s; every load ends with load.finish()")

@@ -20,6 +20,8 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.handoff.spare import Spare
 from core_kv_connectors.handoff.transport import ReceivePage, Transport
@@ -39,6 +41,7 @@ from core_kv_connectors.peers.messages import (
 from core_kv_connectors.peers.messages import Claim as ClaimMessage
 from core_kv_connectors.peers.offer import NAME_BYTES, name_of
 from core_kv_connectors.peers.pace import Pace, Streams
+from core_kv_connectors.peers.page_shape import Arrange, arrangement
 from core_kv_connectors.peers.peer import AHEAD, DIAL_S, PAGE_S
 from core_kv_connectors.tiers.page_file import PageError, check_values, checked_header
 
@@ -125,6 +128,8 @@ class Claim:
         self._transport = transport or Transport()
         self._on_end = on_end
         self._connection: socket.socket | None = None
+        self._page_bytes = agreement.page_bytes
+        self._arrange: Arrange | None = None
         self._known: Future[Callable[[], list[Block]]] = Future()
         self._wanted: Future[list[Block]] = Future()
         self._until = float("inf")
@@ -213,7 +218,9 @@ class Claim:
     def _spoken(self, connection: socket.socket) -> str:
         """Show the ticket and receive the pages; returns the outcome."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        dial(connection, self._agreement, "lease")
+        terms = dial(connection, self._agreement, "lease")
+        self._page_bytes = terms.page_bytes
+        self._arrange = arrangement(terms.shape, self._agreement.shape)
         connection.settimeout(PAGE_S)
         send(connection, ClaimMessage(self.source.ticket, self._tenant, self.source.engine_id))
         granted = receive(connection, Granted, SMALL_BYTES + MOST_PLACE)
@@ -303,11 +310,15 @@ class Claim:
             return
         try:
             header = checked_header(found.header, self._agreement.fingerprint, group, key)
-            if header.nbytes != self._agreement.page_bytes:
-                raise PeerError(f"it sends a page of {header.nbytes} bytes, expected {self._agreement.page_bytes}")
-            page = self._take()
-            receive_page(connection, found, page, max(self._until - time.monotonic(), 0.0))
-            check_values(header, page, self._agreement.secret)
+            if header.nbytes != self._page_bytes:
+                raise PeerError(f"it sends a page of {header.nbytes} bytes, expected {self._page_bytes}")
+            sent = self._take() if self._arrange is None else np.empty(self._page_bytes, np.uint8)
+            receive_page(connection, found, sent, max(self._until - time.monotonic(), 0.0))
+            check_values(header, sent, self._agreement.secret)
+            page = sent
+            if self._arrange is not None:
+                page = self._take()
+                self._arrange(sent, page)
         except PageError:
             self.num_bad += 1
             raise

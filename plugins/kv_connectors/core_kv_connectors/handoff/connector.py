@@ -27,6 +27,7 @@ from core_kv_connectors.handoff.spare import Spare
 from core_kv_connectors.handoff.transport import Transport
 from core_kv_connectors.peers.handshake import Agreement
 from core_kv_connectors.peers.pace import Streams, pace_of
+from core_kv_connectors.peers.page_shape import UNDIVIDED, PageShape, shared_fingerprint
 from core_kv_connectors.peers.peer import BROKEN_AFTER
 from core_kv_connectors.peers.tier import Address
 from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
@@ -78,6 +79,9 @@ class Handoff(KVConnector):
         transport: Callable[[int], Transport] | None = None,
     ) -> None:
         self.roles = roles
+        self._config = config
+        self._shape = UNDIVIDED
+        self._numerics = ""
         self.counts: Counter[str] = Counter()
         self.leases: Leases | None = None
         self.listener: LeaseListener | None = None
@@ -96,6 +100,15 @@ class Handoff(KVConnector):
         self._lock = threading.Lock()
         self._earlier: Counter[str] = Counter()
         self._open(fingerprint())
+
+    def arrange(self, shape: PageShape, numerics: str) -> None:
+        """Exchange pages with engines of another number of ranks as well. To be called once, before any request.
+
+        shape: of this engine's pages. numerics: of its executor.
+        """
+        self._shape, self._numerics = shape, numerics
+        self.close(0.0)
+        self._open(self._fingerprint)
 
     # --- producer ---
 
@@ -134,7 +147,7 @@ class Handoff(KVConnector):
         if len(self._claims) >= MOST_CLAIMS:
             return self._counted("busy")
         self.counts["claimed"] += 1
-        agreement = Agreement(self._secret, self._fingerprint, self._page_bytes, self._transport.name)
+        agreement = self._agreement()
         streams = self._streams[source.host, source.port]
         common = (self._memory.take, self._spare, streams, self._ended, self.takes, self._transport)
         self._claims[name] = Claim(source, tenant, agreement, *common)
@@ -251,6 +264,7 @@ class Handoff(KVConnector):
     def use_weights(self, config: EngineConfig, fingerprint: Callable[[], str]) -> None:
         """Begin again with other weights: pages and tickets of the earlier ones are worth nothing."""
         self.close(0.0)
+        self._config = config
         self._open(fingerprint())
 
     def close(self, timeout_s: float) -> None:
@@ -269,14 +283,20 @@ class Handoff(KVConnector):
             self.leases.check_integrity()
 
     def _open(self, fingerprint: str) -> None:
+        if self._shape.places:
+            fingerprint = shared_fingerprint(self._config, self._numerics)
         self._fingerprint = fingerprint
         place = self.roles.listen
         if place is None:
             return
         roles = self.roles
         self.leases = Leases(fingerprint, self._page_bytes, self._capacity, roles.lease_s, roles.engine_id)
-        agreement = Agreement(self._secret, fingerprint, self._page_bytes, self._transport.name)
+        agreement = self._agreement()
         self.listener = LeaseListener(*place, agreement, self.leases, ARGUMENT, self.sends, self._transport)
+
+    def _agreement(self) -> Agreement:
+        """Return what this engine has in common with others."""
+        return Agreement(self._secret, self._fingerprint, self._page_bytes, self._transport.name, self._shape)
 
     def _drop_claims(self) -> None:
         """Drop all claims; their requests are computed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -26,6 +26,12 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
             description="file with a secret, with which other users may write to the directory; unset: nobody may"
         ),
     ] = None
+    load_failure: Annotated[
+        Literal["recompute", "fail"],
+        msgspec.Meta(
+            description="recompute computes a prompt whose pages are there and do not come; fail ends its request"
+        ),
+    ] = "recompute"
 
 
 @hookimpl
@@ -42,7 +48,7 @@ def core_load(context: LoadContext) -> Any:
     config = context.config
     own = context.arguments
     assert config is not None
-    return SharedFiles(
+    made = SharedFiles(
         config,
         context.options["fingerprint"],
         context.options["page_bytes"],
@@ -51,3 +57,5 @@ def core_load(context: LoadContext) -> Any:
         capacity=int(own.size * (1 << 30)),
         key_file=own.key_file,
     )
+    made.fails_loads = own.load_failure == "fail"
+    return made

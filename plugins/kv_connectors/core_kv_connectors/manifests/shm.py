@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -21,6 +21,12 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         msgspec.Meta(description="directory on a file system in memory; unset: core-kv-UID in /dev/shm"),
     ] = None
+    load_failure: Annotated[
+        Literal["recompute", "fail"],
+        msgspec.Meta(
+            description="recompute computes a prompt whose pages are there and do not come; fail ends its request"
+        ),
+    ] = "recompute"
 
 
 @hookimpl
@@ -37,7 +43,7 @@ def core_load(context: LoadContext) -> Any:
     config = context.config
     own = context.arguments
     assert config is not None
-    return SharedFiles(
+    made = SharedFiles(
         config,
         context.options["fingerprint"],
         context.options["page_bytes"],
@@ -46,3 +52,5 @@ def core_load(context: LoadContext) -> Any:
         capacity=int(own.size * (1 << 30)),
         name="shm",
     )
+    made.fails_loads = own.load_failure == "fail"
+    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -12,12 +12,18 @@ CONTRACT = 1
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of vLLM's OffloadingConnector that say which blocks are worth a page."""
+    """Keys of vLLM's OffloadingConnector that say which blocks are worth a page, and what happens without one."""
 
     store_threshold: Annotated[int, msgspec.Meta(description="number of requests that must have had a block", ge=0)] = 0
     offload_prompt_only: Annotated[
         bool, msgspec.Meta(description="whether blocks of answers are left out until they are part of a prompt")
     ] = False
+    load_failure: Annotated[
+        Literal["recompute", "fail"],
+        msgspec.Meta(
+            description="recompute computes a prompt whose pages are there and do not come; fail ends its request"
+        ),
+    ] = "recompute"
 
 
 @hookimpl
@@ -39,15 +45,14 @@ def core_load(context: LoadContext) -> Any:
     assert config is not None
     fingerprint, page_bytes = context.options["fingerprint"], context.options["page_bytes"]
     new_page = context.options.get("new_page")
-    if own is None or not (own.store_threshold > 1 or own.offload_prompt_only):
+    if own is None:
         return LocalTiers(config, fingerprint, page_bytes, new_page)
-    from core_kv_connectors.tiers.filtered import FilteredTiers
+    if own.store_threshold > 1 or own.offload_prompt_only:
+        from core_kv_connectors.tiers.filtered import FilteredTiers
 
-    return FilteredTiers(
-        config,
-        fingerprint,
-        page_bytes,
-        new_page,
-        store_threshold=own.store_threshold,
-        prompt_only=own.offload_prompt_only,
-    )
+        rule = {"store_threshold": own.store_threshold, "prompt_only": own.offload_prompt_only}
+        made: LocalTiers = FilteredTiers(config, fingerprint, page_bytes, new_page, **rule)
+    else:
+        made = LocalTiers(config, fingerprint, page_bytes, new_page)
+    made.fails_loads = own.load_failure == "fail"
+    return made

@@ -35,6 +35,7 @@ class Peers(LocalTiers):
     """
 
     argument = "kv_connectors"
+    medium = "TCP"
     places = ("offered", "tcp")
 
     def __init__(

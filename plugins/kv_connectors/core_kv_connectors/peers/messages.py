@@ -17,8 +17,9 @@ import msgspec
 
 from core.api.errors import UNREADABLE
 from core_kv_connectors.peers.pace import PIECE_BYTES, Pace
+from core_kv_connectors.peers.page_shape import UNDIVIDED, PageShape
 
-MAGIC = "core-kv-tcp-1"
+MAGIC = "core-kv-tcp-2"
 MOST_BYTES = 1 << 20
 """Largest message; a length beyond it ends the connection before anything is allocated."""
 MOST_NAMES = 1 << 13
@@ -51,7 +52,7 @@ class Terms(msgspec.Struct, tag=2, array_like=True, forbid_unknown_fields=True):
     """Second message of each end.
 
     proof: HMAC of both nonces. fingerprint: of weights, numerics and layout. page_bytes: of a page. problem: why the listener
-    refuses; empty: it agrees. transport: how the bytes of pages come.
+    refuses; empty: it agrees. transport: how the bytes of pages come. shape: how pages are divided among ranks.
     """
 
     proof: bytes
@@ -59,6 +60,7 @@ class Terms(msgspec.Struct, tag=2, array_like=True, forbid_unknown_fields=True):
     page_bytes: int
     problem: str = ""
     transport: str = "tcp"
+    shape: PageShape = UNDIVIDED
 
 
 class Names(msgspec.Struct, tag=3, array_like=True, forbid_unknown_fields=True):

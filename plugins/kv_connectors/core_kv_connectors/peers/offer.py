@@ -72,6 +72,11 @@ class Offer:
             self.num_bytes += page.nbytes
             self._note(name, is_added=True)
 
+    def listed(self) -> list[tuple[int, bytes]]:
+        """Return group and digest of each page."""
+        with self._changed:
+            return [(offered.group, offered.key.digest) for offered in self._pages.values()]
+
     def discard(self, name: bytes) -> None:
         """No longer offer a page."""
         with self._changed:

@@ -122,6 +122,10 @@ class PeerTier:
             self._bad.discard(name_of(group, key))
             self.offer.put(group, key, page)
 
+    def pages(self) -> Iterator[tuple[int, bytes]]:
+        """List the pages (group, digest) that this engine offers; those of others have names that say neither."""
+        return iter(self.offer.listed())
+
     def missing(self, key: PrefixKey) -> str:
         """Return why a page did not come that another engine has offered; empty: unknown."""
         return self._faults.cause(key)

@@ -79,7 +79,7 @@ class Trial:
         except BaseException:
             self._connection.close()
             raise
-        self.agreement = Agreement(secret, terms.fingerprint, terms.page_bytes)
+        self.agreement = Agreement(secret, terms.fingerprint, terms.page_bytes, terms.transport, terms.shape)
 
     def __enter__(self) -> Self:
         return self

@@ -242,6 +242,14 @@ class DiskTier:
         self._condemn(name)  # before the file is gone, which a slow disk may take long for
         self.calls.do(lambda: self._remove(name))
 
+    def pages(self) -> Iterator[tuple[int, bytes]]:
+        """List the pages (group, digest) that have files. Accesses the disk. Raises OSError."""
+        if self._is_cleared:
+            for name in self.writer.directory.names():
+                if name not in self._bad:
+                    digest, _, group = name.removesuffix(".kv").partition("-")
+                    yield int(group), bytes.fromhex(digest)
+
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until all queued pages are written; False when that takes too long or the disk fails."""
         return self.writer.flush(timeout_s)

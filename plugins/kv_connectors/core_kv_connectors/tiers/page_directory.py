@@ -146,6 +146,11 @@ class PageDirectory:
         names = (name for name, _ in self._files(self._own, ".") if _PAGE_NAME.fullmatch(name))
         return sum(1 for _ in islice(names, limit))
 
+    def names(self) -> Iterator[str]:
+        """Yield the names of the pages of this fingerprint; whose they are is checked when one is opened."""
+        with os.scandir(self._own) as entries:
+            yield from (entry.name for entry in entries if _PAGE_NAME.fullmatch(entry.name))
+
     def remove_all(self) -> list[str]:
         """Delete the pages of this fingerprint; returns those that cannot be deleted."""
         names = [name for name, _ in self._files(self._own, ".") if _PAGE_NAME.fullmatch(name)]

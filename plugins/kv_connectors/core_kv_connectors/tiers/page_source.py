@@ -81,6 +81,12 @@ class PageSource:
                 self._host.write(group, key, page)
         return True
 
+    def why_incomplete(self, load: KVLoad) -> str:
+        """Return why a load that is done lacks pages that the disk has said it has; empty: it does not."""
+        if self.reader is not None and self.reader.is_late(load):
+            return "they were not read in time"
+        return "a page is missing or damaged" if load.absent else ""
+
     def end(self, load: KVLoad) -> None:
         """End a load: its pages have been taken, or are no longer needed."""
         if self.reader is not None:

@@ -55,6 +55,7 @@ class SharedFiles(LocalTiers):
         name: str = "file",
     ) -> None:
         self._name = name
+        self.medium = name.partition("#")[0].upper()
         self._directory = Path(directory).expanduser()
         self._capacity = capacity
         self._secret = b"" if key_file is None else read_key(key_file)

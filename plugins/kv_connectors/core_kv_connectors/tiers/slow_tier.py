@@ -111,6 +111,10 @@ class SlowTier(ReadableTier, Protocol):
         """Never return a page that had wrong values."""
         ...
 
+    def pages(self) -> Iterator[tuple[int, bytes]]:
+        """List the pages (group, digest) that are there. Called by a thread of its own; may take long. Raises OSError."""
+        ...
+
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until all pages are stored; False when that takes too long or the tier fails."""
         ...

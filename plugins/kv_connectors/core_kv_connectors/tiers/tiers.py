@@ -10,7 +10,7 @@ a killed engine loses little. Their pages go only to the disk. Before a sleep th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
@@ -32,10 +32,13 @@ class KVTiers(KVConnector):
     """Host memory and disk; either may be None.
 
     pages: their content, for look-ups.
+    fails_loads: whether a sequence whose pages were there and do not come ends with an error; otherwise it is computed.
     num_saved: blocks saved since the start.
     """
 
     argument = "kv_offloading_disk_path"
+    medium: str = "DISK"
+    """The name of its slow storage in KV events."""
     places = ("host", "disk")
     """Names of its memory and its slow storage, as sessions report them."""
 
@@ -46,6 +49,7 @@ class KVTiers(KVConnector):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
+        self.fails_loads = False
         self.num_saved = 0
         self._unsaved = Unsaved()
         self._fills_host = False
@@ -70,6 +74,12 @@ class KVTiers(KVConnector):
         self._host_watcher = watcher
         if self.host is not None:
             self.host.watch(watcher)
+
+    def listed(self) -> Iterator[tuple[int, bytes]]:
+        """List the pages (group, digest) of the slow storage, for the weights in use; this may take long. Raises OSError."""
+        disk = self.disk
+        if disk is not None:
+            yield from disk.pages()
 
     @property
     def num_missed(self) -> int:
@@ -108,7 +118,15 @@ class KVTiers(KVConnector):
 
     def is_loaded(self, load: KVLoad) -> bool:
         """Whether a load is done; its pages are then in host memory as well."""
-        return self.pages.collect(load)
+        is_loaded = self.pages.collect(load)
+        if is_loaded and self.fails_loads:
+            why = self.pages.why_incomplete(load)
+            if why:
+                load.failure = (
+                    f"The keys and values of this prompt could not be loaded from {self.places[1]}: {why}. "
+                    "kv_load_failure_policy fail ends such requests; recompute computes them."
+                )
+        return is_loaded
 
     def end_load(self, load: KVLoad) -> None:
         """Release the memory of a load."""

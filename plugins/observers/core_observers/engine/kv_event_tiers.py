@@ -1,7 +1,7 @@
-"""KV events about pages in host memory.
+"""KV events about pages outside the KV cache.
 
-Owns: the link from host memory to the publisher of events, two KV connectors that do not know each other. Never does: make or
-send an event. Called by: the engine core, once.
+Owns: the link from host memory and slow places to the publisher of events, KV connectors that do not know each other. Never
+does: make or send an event. Called by: the engine core, once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from core_kv_connectors.tiers.tiers import KVTiers
 
 
 class KVEventTiers(EngineObserver):
-    """Has the events of one engine tell of its pages in host memory."""
+    """Has the events of one engine tell of its pages in host memory, on disk, in shared directories, and of those it offers."""
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
-        """Return an observer for an engine with events and host memory."""
-        cache = start.config.cache
-        return cls() if cache.events is not None and cache.host_bytes else None
+        """Return an observer for an engine with events."""
+        return cls() if start.config.cache.events is not None else None
 
     def attach(self, engine: Engine) -> None:
         """Link the connectors."""
@@ -29,3 +28,5 @@ class KVEventTiers(EngineObserver):
         for one in connectors:
             if published is not None and isinstance(one, KVTiers):
                 one.watch_host(published)
+                if one.disk is not None:
+                    published.watch(one.medium, one.listed)

@@ -53,7 +53,7 @@ class KVHalves(EngineObserver):
                     ]
                 )
             half: HalfThread = open_half(name)
-            half.wake = engine.kv_services.load_finished
+            half.wake = engine.kv_services.loads.news.set
             connector.connect(Link(half, engine.queue.copy, self._in_flight))
             connector.adopt(engine.scheduler.kv)
             self._halves.append((connector, half))

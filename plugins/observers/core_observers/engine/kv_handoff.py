@@ -58,8 +58,12 @@ class KVHandoffs(WaitingGate):
         return cls(LoadFailures(start.config)) if roles_of(start.config) else None
 
     def attach(self, engine: Engine) -> None:
-        """Keep the engine."""
+        """Keep the engine, and have the connector know how its pages are divided among ranks."""
         self._engine = engine
+        connector = self._connector
+        shape = getattr(engine.executor, "page_shape", None)
+        if connector is not None and shape is not None:
+            connector.arrange(shape, engine.executor.numerics)
 
     def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
         """Return the calls of servers."""

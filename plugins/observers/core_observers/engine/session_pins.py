@@ -122,7 +122,7 @@ class SessionPins(EngineObserver):
         is_held = self._hold(key, new)
         fits = in_pool or is_held
         if fits and not is_held:
-            engine.kv_services.release(key)  # what an earlier pin of this name held
+            engine.kv_services.notify("release", key)  # what an earlier pin of this name held
         if not fits:
             del self._pins[key]
             if old is not None:
@@ -173,7 +173,7 @@ class SessionPins(EngineObserver):
         if kv is not self._kv:
             self._kv = kv
             for key in self._pins:
-                self._running.kv_services.release(key)
+                self._running.kv_services.notify("release", key)
             self._pins.clear()
         return kv
 
@@ -251,5 +251,5 @@ class SessionPins(EngineObserver):
 
     def _drop(self, key: Key) -> None:
         self._current().pool.unpin(self._pins.pop(key).blocks)
-        self._running.kv_services.release(key)
+        self._running.kv_services.notify("release", key)
         self._running.has_news = True

@@ -38,7 +38,8 @@ class KVTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
     kv_load_failure_policy: Annotated[
         str,
         Arg(
-            "With tcp: recompute computes a prompt whose pages do not come from the peer; fail ends its request with an error.",
+            "With tcp, file, shm and a disk: recompute computes a prompt whose pages do not come; fail ends its request with "
+            "an error.",
             choices=("recompute", "fail"),
         ),
     ] = "recompute"
