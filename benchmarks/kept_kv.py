@@ -48,7 +48,7 @@ def start(model: str, file: int | None, kv_bytes: int) -> EngineCore:
 
 def prompt(length: int) -> list[int]:
     """A prompt that was not used before."""
-    return [random.randrange(5, 40000) for _ in range(length)]
+    return [random.randrange(5, 30000) for _ in range(length)]
 
 
 def seconds(core: EngineCore, prompts: list[list[int]], max_tokens: int) -> tuple[float, float]:
@@ -111,7 +111,10 @@ def restart(model: str, file: int, kept_bytes: int) -> None:
             f"{gigabytes:.2f} GB kept, s {unit}: start {empty:.3f}, then {kept:.3f}; answers {first[place]:.3f}, "
             f"again {again:.3f}; {shares}"
         )
-    print(f"hits: {core.scheduler.kv.num_hit_tokens // 4} of {len(known) * num_blocks * 16} tokens")
+    hits, expected = core.scheduler.kv.num_hit_tokens // 4, len(known) * num_blocks * 16
+    print(f"hits: {hits} of {expected} tokens")
+    if hits < 0.99 * expected:
+        raise SystemExit("The figures are not those of kept blocks.")
 
 
 def main() -> None:
