@@ -17,8 +17,8 @@ from core.kv.sequence import KVSequence
 
 AHEAD = 64
 """Number of keys that are computed in one go, in half the time that they take one by one."""
-RECENT = 512
-"""Number of such chains that are remembered, in 10 MB at most: agents send their whole history again with every turn."""
+RECENT = 1 << 19
+"""Tokens of such chains that are remembered, in some 10 MB: agents send their whole history again with every turn."""
 
 
 class BlockKeys:
@@ -28,7 +28,7 @@ class BlockKeys:
         self._hasher = PrefixHasher(algorithm)
         self._block_size = block_size
         self._chains = "_cbor" not in algorithm
-        self._chain = lru_cache(RECENT)(self._hasher.chain)
+        self._chain = lru_cache(max(RECENT // (AHEAD * block_size), 1))(self._hasher.chain)
 
     def key(self, sequence: KVSequence, index: int) -> PrefixKey:
         """Return the key of the full block at `index`, computed once for each sequence."""
