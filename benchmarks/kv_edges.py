@@ -83,8 +83,8 @@ def main() -> None:
     parser.add_argument("model", nargs="?")
     parser.add_argument("--layers", type=int, default=4, help="of the model that is written where none is named")
     parser.add_argument("--streams", type=int, default=1)
-    parser.add_argument("--answer", type=int, default=96, help="tokens of an answer")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--answer", type=int, default=80, help="tokens of an answer")
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--kv-bytes", type=int, default=128 << 20, help="of the cache, which is filled first")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kv-edges-") as folder:
