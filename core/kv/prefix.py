@@ -7,7 +7,6 @@ be there gets a `KVLoad` to wait for. Called by: the manager.
 from __future__ import annotations
 
 from functools import partial
-from itertools import takewhile
 
 from core.api.kv_load import Entry, Has, KVLoad
 from core.api.kv_transfer import Page, PrefixKey
@@ -99,10 +98,11 @@ class PrefixSearch:
         """Note which leading blocks are cached, and return the largest number of blocks that a prefix may have."""
         # One less than all tokens, because at least one has to be computed to give logits.
         most = (len(sequence.token_ids) - 1) // self._block_size
-        self._leading = []
-        for group in range(self._num_keyed):
-            found = (self._prefixes.find(self._keys.key(sequence, index), group) for index in range(most))
-            self._leading.append(list(takewhile(bool, found)))
+        find, key_of = self._prefixes.find, partial(self._keys.key, sequence)
+        self._leading = [[] for _ in range(self._num_keyed)]
+        for group, leading in enumerate(self._leading):
+            while len(leading) < most and (found := find(key_of(len(leading)), group)) is not None:
+                leading.append(found)
         return most
 
     def _await_copies(self, sequence: KVSequence, num_blocks: int, most: int, pages: KVConnectors) -> KVLoad | None:
