@@ -21,7 +21,7 @@ PROJECTS := $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 # Python compiles what it imports when it first does; all of torch and transformers would take half a minute more here.
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --no-compile
 ON_FAKE_DEVICES := tests/test_llm.py tests/frontend/test_engines.py tests/engine/test_resume.py tests/engine/test_observed.py \
-	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
+	tests/speculative/test_draft_model.py tests/kv/test_halves.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
 
 # The tests start hundreds of processes, each of which would compile what it imports without bytecode of earlier ones.
@@ -336,8 +336,8 @@ soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks, sleep, pause
 soak-kv: $(TEST_STAMP)  ## 10,000 handoffs of KV pages while engines go, connections are cut, bytes change and tickets are forged
 	$(PYTHON) -m tests.soak.handoffs
 
-soak-turns: $(TEST_STAMP)  ## the same with 10,000 turns of sessions of a tiny model with states; at most two hours on a busy machine
-	$(PYTHON) -m tests.soak.run --minutes 20 --turns 10000 --talking 8 --honest 1 --shm --kv-eviction arc --tiny lfm2
+soak-turns: $(TEST_STAMP)  ## the same with 10,000 turns of sessions of a tiny model with states (TURNS=500 SEED=3); at most two hours
+	$(PYTHON) -m tests.soak.run --minutes 20 --turns $(or $(TURNS),10000) $(if $(SEED),--seed $(SEED)) --talking 8 --honest 1 --shm --kv-eviction arc --tiny lfm2
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
 	$(PYTHON) -m benchmarks.run

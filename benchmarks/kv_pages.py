@@ -19,6 +19,7 @@ import numpy as np
 
 from core.api.kv_transfer import KVTransfers, PrefixKey
 from core.api.specs import KVGroup
+from core_kv_connectors.shared_pages import PlacedTransfers
 from core_kv_connectors.tiers.disk import DiskTier
 from core_platforms.cpu.kernels import NativeKernels
 from core_platforms.cpu.runtime import CpuPlatform
@@ -70,7 +71,14 @@ def copies(name: str, layers: int, size: int, device: Device) -> None:
 
     loads = KVTransfers(1, [], list(zip(block_ids, pages, strict=True)))
     saves = KVTransfers(1, block_ids, [])
-    runs = {"memcpy": plain, "load": lambda: memory.transfer(loads), "save": lambda: memory.transfer(saves)}
+    again = PlacedTransfers(1, block_ids, [], pages)
+    runs: dict[str, Callable[[], object]] = {
+        "memcpy": plain,
+        "load": lambda: memory.transfer(loads),
+        "save": lambda: memory.transfer(saves),
+        "save into memory written before": lambda: memory.transfer(again),
+        "memcpy to new memory": lambda: [page.copy() for page in pages],
+    }
     compare(name, whole.nbytes, runs, lambda: None)
 
 

@@ -16,6 +16,7 @@ from benchmarks.sizes.models import GEMMA3_4B, QWEN35_08B, every
 from benchmarks.sizes.qwen35 import write_qwen35
 
 POSITIONS = {"max_position_embeddings": 65536}
+SHORT_VOCABULARY = 32768
 SMOLLM2_135M = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -57,6 +58,21 @@ def kv_gigabytes(name: str, tokens: float) -> float:
     lengths = {"full_attention": tokens, "sliding_attention": min(tokens, config.get("sliding_window", tokens))}
     row = 2 * 2 * config["num_key_value_heads"] * config["head_dim"]
     return row * sum(lengths.get(kind, 0.0) for kind in layers) / 1e9
+
+
+def short_path(name: str, layers: int, folder: Path) -> Path:
+    """Return a directory with the first layers of a model and a smaller vocabulary, for steps that end sooner."""
+    config, _ = MODELS[name]
+    shorter = {"num_hidden_layers": layers, "vocab_size": SHORT_VOCABULARY}
+    if "layer_types" in config:
+        shorter["layer_types"] = config["layer_types"][:layers]
+    path = folder / f"short-{name}-{layers}"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        write_safetensors(part, config | shorter)
+        part.rename(path)
+    return path
 
 
 def path_of(name: str, form: str, folder: Path) -> Path:

@@ -35,8 +35,7 @@ def check_blocks(tables: BlockTables, sequences: Iterable[KVSequence]) -> None:
                 require(owner == group, "groups", f"block {block_id} is in tables of groups {owner} and {group}")
                 entry = prefixes.entry(block_id)
                 if entry is not None:
-                    cached_group, _ = entry
-                    require(cached_group == group, "groups", f"block {block_id} is cached for another group")
+                    require(entry[0] == group, "groups", f"block {block_id} is cached for another group")
     tables.pool.check_integrity(expected)
 
 
@@ -72,7 +71,5 @@ def _check_cached(prefixes: PrefixTable, sequence: KVSequence, ids: list[int], f
         if entry is None:
             continue
         _, key = entry
-        start = index * size
-        end = start + size
-        payload = array("I", sequence.token_ids[start:end]).tobytes()
+        payload = array("I", sequence.token_ids[index * size : (index + 1) * size]).tobytes()
         require(key.payload.startswith(payload), "cached_tokens", f"block {block_id} is cached with other tokens")

@@ -8,12 +8,17 @@ Owns: `BlockKeys`. Never does: hash (the hasher does) or find blocks. Called by:
 
 from __future__ import annotations
 
+from array import array
+from functools import lru_cache
+
 from core.api.kv_transfer import PrefixKey
 from core.kv.hashing import PrefixHasher
 from core.kv.sequence import KVSequence
 
 AHEAD = 64
 """Number of keys that are computed in one go, in half the time that they take one by one."""
+RECENT = 1 << 19
+"""Tokens of such chains that are remembered, in some 10 MB: agents send their whole history again with every turn."""
 
 
 class BlockKeys:
@@ -23,6 +28,7 @@ class BlockKeys:
         self._hasher = PrefixHasher(algorithm)
         self._block_size = block_size
         self._chains = "_cbor" not in algorithm
+        self._chain = lru_cache(max(RECENT // (AHEAD * block_size), 1))(self._hasher.chain)
 
     def key(self, sequence: KVSequence, index: int) -> PrefixKey:
         """Return the key of the full block at `index`, computed once for each sequence."""
@@ -57,7 +63,7 @@ class BlockKeys:
             start = len(keys) * size
             if self._chains and sequence.extras is None:
                 end = first_private if len(keys) < first_private < count else count
-                keys += self._hasher.chain(parent, sequence.token_ids[start : end * size], size)
+                keys += self._chain(parent, array("I", sequence.token_ids[start : end * size]).tobytes(), size)
             else:
                 extra = [] if sequence.extras is None else sequence.extras.of_block(start, start + size)
                 keys.append(self._hasher.key(parent, sequence.token_ids[start : start + size], extra))

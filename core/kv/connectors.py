@@ -75,10 +75,14 @@ class KVConnectors:
         """
         table = PluginTable(config.plugins.table)
         names = config.plugins.kv_connectors
+        of_weights = partial(fingerprint, config, numerics)
+        options = {"page_bytes": page_bytes, "fingerprint": of_weights, "new_page": new_page}
         opened: list[KVConnector] = []
         try:
             for name in names:
-                opened.append(load_connector(table, name, config, numerics, page_bytes, new_page))
+                own = config.plugins.arguments.get(f"kv_connector.{name}")  # `PLUGIN#2` where a plugin serves twice
+                context = LoadContext(arguments=own, config=config, options=options)
+                opened.append(table.load("kv_connector", name.partition("#")[0], context))
         except Exception:
             for connector in opened:  # an endpoint or a directory must be free for the next try
                 connector.close(LAST_WRITES_S)
@@ -290,17 +294,6 @@ class KVConnectors:
         self._hearing = {name: _overriding(self.connectors, name) for name in names}
         self._working = _overriding(self.connectors, "after_step")
         self._reporting = _overriding(self.connectors, "report")
-
-
-def load_connector(
-    table: PluginTable, name: str, config: EngineConfig, numerics: str, page_bytes: int, new_page: NewPage = None
-) -> KVConnector:
-    """Build the connector called `name`, or `PLUGIN#2` where a plugin serves twice. Raises ConfigError and PluginError."""
-    own = config.plugins.arguments.get(f"kv_connector.{name}")
-    options = {"page_bytes": page_bytes, "fingerprint": partial(fingerprint, config, numerics), "new_page": new_page}
-    context = LoadContext(arguments=own, config=config, options=options)
-    connector: KVConnector = table.load("kv_connector", name.partition("#")[0], context)
-    return connector
 
 
 def _overriding(connectors: Iterable[KVConnector], method: str) -> tuple[KVConnector, ...]:

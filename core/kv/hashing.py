@@ -97,9 +97,9 @@ class PrefixHasher:
             data = self._encode([parent, list(token_ids), list(extra) or None])
         return PrefixKey(self._digest(data), payload)
 
-    def chain(self, parent: bytes, token_ids: Sequence[int], size: int) -> list[PrefixKey]:
+    def chain(self, parent: bytes, payloads: bytes, size: int) -> list[PrefixKey]:
         """Return the keys of consecutive blocks of `size` tokens without extra keys, as `key` would; not for `_cbor`."""
-        keys, payloads = list[PrefixKey](), array("I", token_ids).tobytes()
+        keys = list[PrefixKey]()
         for start in range(0, len(payloads), 4 * size):
             payload = payloads[start : start + 4 * size]
             parent = self._digest(parent + payload)

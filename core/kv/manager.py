@@ -358,8 +358,7 @@ class KVManager:
     def _fill(self, sequence: KVSequence, hit: PrefixHit) -> None:
         """Have the next plan copy pages to the blocks that were allocated for them."""
         for load in hit.loads:
-            ids = sequence.block_ids[load.group]
-            block_id = ids[load.entry]
+            block_id = sequence.block_ids[load.group][load.entry]
             self._registry.cache(sequence, load.group, load.entry, block_id)
             self.connectors.copies.load(block_id, load.page)
         if hit.state_pages:

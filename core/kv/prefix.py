@@ -7,16 +7,15 @@ be there gets a `KVLoad` to wait for. Called by: the manager.
 from __future__ import annotations
 
 import time
-from collections.abc import Container
 from functools import partial
 
-from core.api.kv_load import Entry, KVLoad
+from core.api.kv_load import Entry, Has, KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core.kv.block_keys import AHEAD, BlockKeys
 from core.kv.block_pool import NULL_BLOCK
 from core.kv.connectors import KVConnectors
 from core.kv.prefix_hit import PageLoad, PrefixHit
-from core.kv.prefix_needs import Has, PrefixNeeds
+from core.kv.prefix_needs import PrefixNeeds
 from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import MAX_WAITS, KVSequence
 from core.kv.snapshots import Snapshots
@@ -54,6 +53,7 @@ class PrefixSearch:
         self._needs = needs
         self._num_groups = num_groups
         self._block_size = block_size
+        self._leading: list[list[int]] = []
         self._keys = keys
         self._prefixes = prefixes
         self._pages = pages
@@ -66,7 +66,7 @@ class PrefixSearch:
         """
         if self._pages is None:
             return self.find_now(sequence)
-        most = self._most(sequence)
+        most = self._begin(sequence)
         has = partial(self._has, sequence)
         load = sequence.load
         if load is not None and load.is_done and not load.in_pool:
@@ -87,9 +87,12 @@ class PrefixSearch:
 
     def find_now(self, sequence: KVSequence) -> PrefixHit:
         """Search in memory only."""
-        most = self._most(sequence)
-        has = partial(self._has, sequence)
+        most = self._begin(sequence)
         lost: set[Entry] = set()
+
+        def has(group: int, index: int) -> bool:
+            return self._has(sequence, group, index) and (group, index) not in lost
+
         while True:
             num_known = self._needs.known(most, has)
             num_blocks = self._needs.served(num_known, has)
@@ -100,11 +103,17 @@ class PrefixSearch:
                 return hit
             # Even if the connector reports it again: each turn must exclude an entry, so that the search ends.
             lost.add(hit)
-            has = partial(self._still_has, sequence, lost)
 
-    def _most(self, sequence: KVSequence) -> int:
+    def _begin(self, sequence: KVSequence) -> int:
+        """Note which leading blocks are cached, and return the largest number of blocks that a prefix may have."""
         # One less than all tokens, because at least one has to be computed to give logits.
-        return (len(sequence.token_ids) - 1) // self._block_size
+        most = (len(sequence.token_ids) - 1) // self._block_size
+        find, key_of = self._prefixes.find, partial(self._keys.key, sequence)
+        self._leading = [[] for _ in range(self._num_keyed)]
+        for group, leading in enumerate(self._leading):
+            while len(leading) < most and (found := find(key_of(len(leading)), group)) is not None:
+                leading.append(found)
+        return most
 
     def _await_copies(self, sequence: KVSequence, num_blocks: int, most: int, pages: KVConnectors) -> KVLoad | None:
         """Wait for pages of blocks that were evicted by this step, or one in flight; None: they make `num_blocks` no more."""
@@ -188,6 +197,8 @@ class PrefixSearch:
 
     def _has(self, sequence: KVSequence, group: int, index: int) -> bool:
         """Whether a block, or its page, is in memory."""
+        if group < self._num_keyed and index < len(self._leading[group]):
+            return True
         key = self._keys.key(sequence, index)
         # Group `num_groups` + i is page i of a state; the first stands for all that are in the pool, under its number.
         if self._prefixes.find(key, min(group, self._num_groups)) is not None:
@@ -198,15 +209,14 @@ class PrefixSearch:
             return True
         return self._pages.contains(group, key)
 
-    def _still_has(self, sequence: KVSequence, lost: Container[Entry], group: int, index: int) -> bool:
-        return (group, index) not in lost and self._has(sequence, group, index)
-
     def _gather(self, sequence: KVSequence, num_blocks: int) -> PrefixHit | Entry:
         """Return the hit of a prefix, or the first entry whose page has left memory since it was seen."""
         hit = PrefixHit(num_blocks * self._block_size, [])
         for group in range(self._num_keyed):
-            ids = [NULL_BLOCK] * num_blocks
-            for index in range(self._needs.first(group, num_blocks), num_blocks):
+            first = self._needs.first(group, num_blocks)
+            leading = [] if first else self._leading[group][:num_blocks]
+            ids = leading + [NULL_BLOCK] * (num_blocks - len(leading))
+            for index in range(max(first, len(leading)), num_blocks):
                 block_id = self._prefixes.find(self._keys.key(sequence, index), group)
                 if block_id is not None:
                     ids[index] = block_id
@@ -217,8 +227,7 @@ class PrefixSearch:
                 was_awaited = sequence.load is not None and sequence.load.was_read(group, index)
                 hit.loads.append(PageLoad(group, index, page, was_awaited))
             hit.block_ids.append(ids)
-        num_states = self._num_groups - self._num_keyed
-        hit.block_ids += [[] for _ in range(num_states)]
+        hit.block_ids += [[] for _ in range(self._num_groups - self._num_keyed)]
         if num_blocks and self._snapshots is not None:
             hit.state = self._snapshots.find(self._keys.key(sequence, num_blocks - 1))
             num_pages = 0 if hit.state else self._snapshots.num_pages

@@ -9,12 +9,10 @@ sliding ones those of the last window, states the one after the last block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from core.api.kv_load import Has
 from core.kv.growth import Growth
-
-Has = Callable[[int, int], bool]
-"""Function (group, index) that returns whether a group has the block at an index."""
 
 
 class PrefixNeeds:
@@ -45,8 +43,7 @@ class PrefixNeeds:
 
     def longest(self, most: int, has: Has) -> int:
         """Return the number of blocks of the longest prefix that can be served, at most `most`."""
-        num_known = self.known(most, has)
-        return self.served(num_known, has)
+        return self.served(self.known(most, has), has)
 
     def known(self, most: int, has: Has) -> int:
         """Return the number of leading blocks, at most `most`, that every group has which keeps every token."""

@@ -15,12 +15,13 @@ Entry = tuple[int, PrefixKey]
 class PrefixTable:
     """Maps for each group a key to at most one block, and each block to at most one (group, key); owned by the pool.
 
-    Each direction has its own table: for each group from digest to block, and from block to entry.
+    Each direction has its own table: for each group from digest to block, and from block to entry. blocks: those cached.
     """
 
     def __init__(self, num_groups: int = 1) -> None:
         self._blocks: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._keys: dict[int, Entry] = {}
+        self.blocks = self._keys.keys()
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -53,8 +54,7 @@ class PrefixTable:
     def discard(self, block_id: int) -> Entry:
         """Remove a cached block; returns its group and key."""
         group, key = self._keys.pop(block_id)
-        blocks = self._blocks[group]
-        del blocks[key.digest]
+        del self._blocks[group][key.digest]
         return group, key
 
     def entry(self, block_id: int) -> Entry | None:
@@ -76,6 +76,5 @@ class PrefixTable:
         num_blocks = sum(len(blocks) for blocks in self._blocks)
         require(num_blocks == len(self._keys), "prefix_table", "keys and blocks differ in number")
         for block_id, (group, key) in self._keys.items():
-            blocks = self._blocks[group]
-            found = blocks.get(key.digest)
+            found = self._blocks[group].get(key.digest)
             require(found == block_id, "prefix_table", f"block {block_id} is not found under its key")

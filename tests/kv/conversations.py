@@ -34,9 +34,14 @@ MORE_STREAMS = ("gemma3n_text", "zamba2", "solar", "plamo3", "step3_text")
 """Families whose blocks read more than what the block before makes: several streams and pages of earlier layers, what a shared
 block put aside, an earlier stream; and norms on both sides, and queries from a latent.
 """
-INDEXED = ("axk2", "glm_moe_dsa")
+INDEXED = ("axk2", "glm_moe_dsa", "deepseek_v32")
 """Families whose latent attention reads the keys that an index chooses, of each layer or of an earlier one."""
-FAMILIES = ("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS, *INDEXED)
+FAMILIES = (
+    *("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next", "mamba2", "nemotron"),
+    *MORE_STATES,
+    *MORE_STREAMS,
+    *INDEXED,
+)
 """Full attention, windows, latent attention, short convolutions, gated delta nets, Mamba 2, and others."""
 WITHIN_ENGINES = ("kept", "host", "disk", "crowded", "preempted")
 CONNECTED = ("shm", "file", "multi")
@@ -73,7 +78,7 @@ def checkpoint(family: str, path: Path) -> Path:
         return save_declared(path, family)
     if family in PUBLISHED:
         return PUBLISHED[family](**PUBLISHED_SIZES).save(path)
-    if family not in ("qwen3_next", "mamba2", *MORE_STATES, *MORE_STREAMS):
+    if family not in ("qwen3_next", "mamba2", "nemotron", *MORE_STATES, *MORE_STREAMS):
         return save_checkpoint(path, family=family)
     save_checkpoint(path)
     (path / "model.safetensors").unlink()

@@ -1,6 +1,7 @@
 """Connectors with a half that moves the bytes itself: the cache keeps its contract, and a half that fails costs hits alone."""
 
 import gc
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,19 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
+from core.api.messages import EngineRequest
+from core.engine.composition import build_engine, find_observers
 from core.kv.sequence import KVSequence
+from core.plugin.hookspecs import PluginSpec
+from core_config.resolve import resolve
+from core_frontend.library.lora_request import LoRARequest
 from core_kit.case import Subject
 from core_kit.checks.kv_world import ONE, opened
+from core_kv_connectors.halves.connector import SplitConnector
+from core_runtime.executor.uniproc import UniprocExecutor
+from core_supervision.link.anonymous_file import anonymous_file
+from tests.adapters.drawn import shapes_of, write_adapter
+from tests.engine import test_kept_kv as kept_kv
 from tests.inside import core_of
 from tests.kv.conversations import NUM_TURNS, Case, checkpoint
 from tests.kv.twin import NAME, Harmed, connector_of, options_of, save_in_idle_time, thread_of, write_twin
@@ -92,6 +103,16 @@ def answers(model: Path) -> list[Any]:
     """What an engine without a cache answers."""
     with LLM(str(model), enable_prefix_caching=False, **SMALL) as llm:
         return [ask(llm, prompt)[:2] for prompt in (FIRST, *OTHERS)]
+
+
+@pytest.fixture
+def kept(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The file in which blocks outlive an engine."""
+    if request.config.getoption("--fake-device") is not None:
+        pytest.skip("a device with memory of its own does not outlive the engine")
+    descriptor = anonymous_file("test-halves", 0)
+    yield descriptor
+    os.close(descriptor)
 
 
 def ask(llm: LLM, prompt: list[int]) -> tuple[list[int], list[dict[int, float]], int]:
@@ -223,7 +244,57 @@ def test_resets_and_sleep(plugin, model, answers, tmp_path):
         assert connector_of(llm).num_failed == 0
 
 
+@pytest.mark.parametrize("argument", ["tensor_parallel_size", "pipeline_parallel_size"])
+def test_ranks_are_refused_before_anything_is_read(plugin, model, tmp_path, argument):
+    given = {"model": str(model), **SMALL, **options_of(plugin, tmp_path), argument: 2}
+    with pytest.raises(ConfigError, match=rf"--{argument.replace('_', '-')} 2: .*'twin' allows only 1"):
+        resolve(given, context="serve", environ={})
+
+
 @pytest.mark.slow
-def test_ranks_refuse_it(plugin, model, tmp_path):
+def test_ranks_refuse_a_half_whose_manifest_forgot_to(plugin, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"core_{NAME}.manifest.PluginSpec", lambda **given: PluginSpec(**{**given, "constraints": {}}))
     with pytest.raises(ConfigError, match=r"twin.*one process"):
         LLM(str(model), **SMALL, **options_of(plugin, tmp_path), tensor_parallel_size=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "way"), [("llama", "restart"), ("lfm2", "host")])
+def test_pages_of_adapters_are_their_own(plugin, tmp_path, family, way):
+    """Conversations with the model, and with two adapters of it, side by side."""
+    path = checkpoint(family, tmp_path / "model")
+    shapes = shapes_of(str(path))
+    names = ("first", "second")
+    files = [write_adapter(tmp_path / name, shapes, 8, seed, 0.2) for seed, name in enumerate(names)]
+    adapters = [LoRARequest(name, number + 1, str(files[number])) for number, name in enumerate(names)]
+    options = {"enable_lora": True, "max_loras": 2}
+    with LLM(str(path), max_model_len=512, enable_prefix_caching=False, use_tqdm_on_load=False, **options) as plain:
+        case = Twins(plugin, path, way, 1, plain, tmp_path / "pages", (None, *adapters), **options)
+        assert case.run() >= NUM_TURNS
+
+
+@pytest.mark.parametrize("family", ["llama", pytest.param("lfm2", marks=pytest.mark.slow)])
+def test_kept_blocks_and_those_of_a_half(plugin, tmp_path, kept, family):
+    """An engine that is killed while its half fills blocks leaves none of them; the next one has the rest and the half's."""
+    path = checkpoint(family, tmp_path / "model")
+    sizes = {"num_gpu_blocks_override": 41, "block_size": BLOCK, "max_model_len": 256}
+    config = kept_kv.config_of(path, kept, **sizes, **options_of(plugin, tmp_path / "pages"))
+    plain = kept_kv.start(kept_kv.config_of(path, None, enable_prefix_caching=False, keep_kv=False))
+    expected = [kept_kv.answer(plain, prompt)[0] for prompt in (FIRST, *OTHERS)]
+    plain.close()
+    first = build_engine(config, UniprocExecutor, find_observers())
+    assert [kept_kv.answer(first, prompt) for prompt in (FIRST, *OTHERS)] == [(tokens, 0) for tokens in expected]
+    (connector,) = [one for one in first.kv_services.connectors if isinstance(one, SplitConnector)]
+    half = connector._link.half
+    half._half = Harmed(half._half, "load", "hangs")
+    first.add([EngineRequest("b", 0, FIRST, kept_kv.PARAMS, seed=4)])
+    for _ in range(4):
+        first.step()  # it waits for what the half never brings
+    assert connector.num_moving
+    second = build_engine(config, UniprocExecutor, find_observers())
+    found = [kept_kv.answer(second, prompt) for prompt in (OTHERS[-1], FIRST, *OTHERS)]
+    assert [tokens for tokens, _ in found] == [expected[-1], *expected]
+    assert [cached for _, cached in found[:2]] == [88, 88], "one prompt was kept, the other one comes from the half"
+    half._half.free.set()
+    for core in (first, second):
+        core.close()

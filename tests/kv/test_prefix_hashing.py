@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from core.api.errors import ConfigError
-from core.kv.block_keys import BlockKeys
+from core.kv.block_keys import AHEAD, BlockKeys
 from core.kv.hashing import HASH_ALGORITHMS, KeyExtras, MediaSpan, PrefixHasher, PrefixKey
 from core.kv.manager import KVManager
 from core.kv.prefix_table import PrefixTable
@@ -181,3 +181,29 @@ def test_a_prefix_that_is_looked_up_for_a_pin_leaves_the_keys_of_its_sequence_ri
     expected = [keys.key(KVSequence(tokens), index) for index in range(4)]
     keys.key(beginning(whole, 7), 0)  # seven tokens and a stand-in fill two blocks
     assert [keys.key(whole, index) for index in range(4)] == expected
+
+
+@pytest.mark.parametrize("tenant", ["", "ann"])
+def test_a_history_that_comes_again_is_hashed_at_its_end_alone(tenant, monkeypatch):
+    size, history = 4, [(number * 7919) % 1000 for number in range(4 * AHEAD * 3)]
+    keys = BlockKeys("sha256", size)
+    num_hashed = 0
+    hash_once = keys._hasher._digest
+
+    def digest(data):
+        nonlocal num_hashed
+        num_hashed += 1
+        return hash_once(data)
+
+    monkeypatch.setattr(keys._hasher, "_digest", digest)
+    first, again = (KVSequence([*history, *end], tenant=tenant) for end in (range(9), range(100, 150)))
+    for sequence in (first, again):
+        before = num_hashed
+        for index in range(3 * AHEAD):
+            keys.key(sequence, index)
+    assert num_hashed - before <= 2, "the roots of salt and tenant"
+    assert again.prefix_keys[: 3 * AHEAD] == first.prefix_keys[: 3 * AHEAD]
+    keys.key(again, 3 * AHEAD)
+    assert again.prefix_keys[3 * AHEAD] not in first.prefix_keys
+    other = KVSequence(history, tenant="bob")
+    assert keys.key(other, 0) not in first.prefix_keys

@@ -5,6 +5,7 @@ came from it.
 """
 
 import random
+from array import array
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -251,7 +252,8 @@ def test_a_collision_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def weak(hasher: PrefixHasher, parent: bytes, token_ids: list[int], extra: object = ()) -> PrefixKey:
         return PrefixKey(b"%d" % len(token_ids), bytes(token_ids))
 
-    def weak_chain(hasher: PrefixHasher, parent: bytes, token_ids: list[int], size: int) -> list[PrefixKey]:
+    def weak_chain(hasher: PrefixHasher, parent: bytes, payloads: bytes, size: int) -> list[PrefixKey]:
+        token_ids = array("I", payloads).tolist()
         return [weak(hasher, parent, token_ids[at : at + size]) for at in range(0, len(token_ids), size)]
 
     monkeypatch.setattr(PrefixHasher, "key", weak)

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +24,7 @@ from core.engine import scheduling, utilities
 from core.engine.loop import EngineLoop
 from core.kv import connectors, loads, manager, prefix
 from core.kv.connector import KVConnector
+from core.plugin.hookspecs import LoadContext
 from core_adapters.serving import observer, sent_adapters
 from core_apis.journal import journal, segments
 from core_apis.processes import api_process, supervised_engine, supervisor
@@ -99,7 +100,7 @@ def simulation() -> Iterator[Play]:
         (persistent_flags, "os", record),
         (sparse_file, "os", record),
         (sent_adapters, "os", record),
-        (connectors, "load_connector", new_connector),
+        (connectors, "PluginTable", SimConnectors),
         (loads, "ThreadPoolExecutor", engine.AtOnce),
         (prefix, "AHEAD", 2),
         (prefix, "PAUSE_S", 0.0),
@@ -167,13 +168,18 @@ def new_policy(config: EngineConfig, plugins: object) -> SchedulingPolicy:
     return TwoClasses(policy(), policy())
 
 
-def new_connector(
-    plugins: object, name: str, config: EngineConfig, numerics: str, page_bytes: int, new_page: connectors.NewPage
-) -> KVConnector:
-    """In the place of loading a plugin, for the same reason."""
-    if name == "explain":
-        return Explanations(config.cache.explains)
-    return local.LocalTiers(config, partial(disk.fingerprint, config, numerics), page_bytes, new_page)
+class SimConnectors:
+    """In the place of loading plugins, for the same reason."""
+
+    def __init__(self, table: object) -> None:
+        pass
+
+    def load(self, kind: str, name: str, context: LoadContext) -> KVConnector:
+        """Return the connector of a name."""
+        config, given = context.config, context.options
+        if name == "explain":
+            return Explanations(config.cache.explains)
+        return local.LocalTiers(config, given["fingerprint"], given["page_bytes"], given["new_page"])
 
 
 def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps: StepsFile) -> Outcome:

@@ -1,6 +1,6 @@
 """A server that is injured for some minutes while every answer is compared: `python -m tests.soak.run`, `make soak`.
 
-Exit code: 0 when nothing was wrong, lost or leaked, 1 otherwise, 2 for wrong arguments.
+Exit code: 0 when nothing was wrong, lost or leaked and no turn is missing, 1 otherwise, 2 for wrong arguments.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class Extent:
     """How long a soak lasts.
 
     least: right answers; with fewer of them, or before an engine has died, it goes on. 0: the time alone counts.
-    turns: of sessions, with fewer of which it goes on likewise.
+    turns: of sessions, at which it ends, whatever the time; 0: as above.
     """
 
     seconds: float
@@ -63,8 +63,9 @@ class Extent:
 
     def is_over(self, elapsed: float, tally: Tally) -> bool:
         """Whether the time is over and enough has happened."""
+        if self.turns:
+            return tally.turns >= self.turns or elapsed >= self.seconds * LONGER
         enough = self.least == 0 or (tally.right >= self.least and bool(tally.recovery))
-        enough = enough and tally.turns >= self.turns
         return elapsed >= (self.seconds if enough else self.seconds * LONGER)
 
 
@@ -93,13 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tiny", choices=FAMILIES, help="a tiny model of a family; no adapters or updates")
     parser.add_argument("--honest", type=int, default=Crowd.honest, help="clients whose answers are compared")
     parser.add_argument("--talking", type=int, default=Crowd.talking, help="clients that talk in sessions")
-    parser.add_argument("--turns", type=int, default=0, help="turns of sessions, before which it does not end")
+    parser.add_argument("--turns", type=int, default=0, help="turns of sessions, at which it ends: not after --minutes")
     parser.add_argument("--report", type=Path, default=Path("soak-report.md"))
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as home:
         arguments = _arguments(options, Path(home))
         asked = without_adapters(cases()) if options.ranks * options.stages > 1 or options.tiny else None
         extent, crowd = Extent(options.minutes * 60, turns=options.turns), Crowd(options.honest, options.talking)
+        begin = time.monotonic()
         tally, notes = soak(Path(home), extent, options.seed, asked, arguments, crowd)
     chosen = [f"--kv-eviction {options.kv_eviction}"] + ["--keep-kv"] * options.keep_kv + ["--shm"] * options.shm
     chosen += ["--ngram"] * options.ngram + [f"--tiny {options.tiny}"] * bool(options.tiny)
@@ -108,8 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
     options.report.write_text(summary)
     print(summary)
-    print(tally.verdict)
-    return 0 if tally.held else 1
+    print(f"seed {options.seed}, {time.monotonic() - begin:.0f} s: {tally.totals}; {tally.verdict}")
+    return 0 if tally.held and tally.turns >= options.turns else 1
 
 
 def _arguments(options: argparse.Namespace, home: Path) -> dict[str, Any]:

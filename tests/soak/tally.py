@@ -103,6 +103,12 @@ class Tally:
         return not (self.wrong or self.lost or self.leaked or self.halted)
 
     @property
+    def totals(self) -> str:
+        """How much was compared, and what was done to the server, in a line."""
+        deaths = f"{len(self.recovery)} engines and {len(self.restarts)} servers died"
+        return f"{self.right} right answers, {self.turns} turns of sessions, {deaths}, {self.injuries.total()} injuries"
+
+    @property
     def verdict(self) -> str:
         """In a line."""
         halted = f"halted {len(self.halted)} times" if self.halted else "nobody halted"

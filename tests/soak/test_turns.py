@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.soak.clients import Clients
+from tests.soak.run import Extent
 from tests.soak.tally import Tally
 
 MOST = 40
@@ -34,3 +35,13 @@ def test_a_turn_that_is_answered_otherwise_than_before_is_wrong(
     clients.talking(random.Random(1))
     assert tally.turns > MOST
     assert (not tally.wrong) is is_right
+
+
+def test_a_soak_of_turns_ends_with_the_last_of_them_or_after_two_hours() -> None:
+    tally, extent = Tally(), Extent(1200.0, turns=3)
+    assert not extent.is_over(1300.0, tally), "the time alone does not end it"
+    assert extent.is_over(7200.0, tally)
+    for _ in range(3):
+        tally.count("turns")
+    assert extent.is_over(1.0, tally)
+    assert "3 turns" in tally.totals

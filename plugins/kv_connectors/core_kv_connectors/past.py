@@ -11,6 +11,7 @@ per block, whose keys are already computed by then.
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable
 
@@ -52,11 +53,17 @@ class Generations:
 
     def update(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         """Add entries, the newest last."""
-        for name, value in entries:
+        rest = iter(entries)
+        while True:
+            # In one go: a long prompt has thousands of entries, most of which are there already.
+            room = max(self._most - len(self._young), 1)
+            added = dict(itertools.islice(rest, room))
+            if not added:
+                return
             if len(self._young) >= self._most:
                 self._old = self._young
                 self._young = {}
-            self._young[name] = value
+            self._young.update(added)
 
 
 class PastPrefixes:
@@ -92,7 +99,8 @@ class PastPrefixes:
         keys = sequence.prefix_keys[: sequence.num_registered_blocks]
         parents = [self._keys.root(sequence), *(key.digest for key in keys)]
         tail = self._tokens(sequence, len(keys))
-        behind = [*map(self._payload_tokens, keys), tail]
+        behind = [key.payload for key in keys] if sequence.extras is None else [*map(self._payload_tokens, keys)]
+        behind.append(tail)
         self._followed.update(zip(_named(parents, sequence.owner), behind, strict=True))
         if self.across_tenants:
             tenant = _tenant(sequence)

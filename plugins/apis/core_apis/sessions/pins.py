@@ -128,6 +128,6 @@ class PinCalls:
 def _prefix(session: Session) -> dict[str, Any]:
     """Return the tokens of a session and their terms, as the engine takes them."""
     turn = session.turns[-1]
-    tokens = array("i", turn.ids()).tobytes()
+    tokens = array("I", turn.ids()).tobytes()
     lengths = sorted({turn.num_prompt, turn.num_tokens})
     return {"tokens": tokens, "lengths": lengths, **msgspec.structs.asdict(session.terms)}

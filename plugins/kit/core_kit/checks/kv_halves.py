@@ -119,6 +119,16 @@ def an_arena_is_let_go_of(subject: Subject) -> None:
             raise Failure("a page came back with other bytes after the arena was exchanged")
 
 
+def ranks_are_refused(subject: Subject) -> None:
+    """The manifest declares that there is one rank, so that others are refused before any weight is read."""
+    with _bench(subject):
+        declared = subject.manifest.spec.constraints
+    missing = [name for name in ("tensor_parallel_size", "pipeline_parallel_size") if declared.get(name) != [1]]
+    if missing:
+        wanted = ", ".join(f'"{name}": [1]' for name in missing)
+        raise Failure(f"a worker half serves one rank; add {{{wanted}}} to the constraints of core_spec")
+
+
 @contextlib.contextmanager
 def _bench(subject: Subject) -> Iterator[Bench]:
     with opened(subject) as world:
@@ -136,4 +146,5 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
     other_names_fail,
     dropped_pages_fail,
     an_arena_is_let_go_of,
+    ranks_are_refused,
 )

@@ -23,7 +23,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
-        name="my_plugin", summary="KV blocks in shared memory, moved by a worker half", arguments=Arguments
+        name="my_plugin",
+        summary="KV blocks in shared memory, moved by a worker half",
+        arguments=Arguments,
+        constraints={"tensor_parallel_size": [1], "pipeline_parallel_size": [1]},
     )
 
 
