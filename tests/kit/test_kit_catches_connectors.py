@@ -113,6 +113,18 @@ def test_halves_that_move_bytes(tmp_path, monkeypatch, how):
         assert finding.verdict == "failed" and finding.sentence, finding
 
 
+def test_a_manifest_that_does_not_refuse_ranks(tmp_path, monkeypatch):
+    plugin = write_twin(tmp_path, monkeypatch, "of_many_ranks")
+    manifest = plugin.parent / "core_of_many_ranks" / "manifest.py"
+    text = manifest.read_text()
+    assert '"pipeline_parallel_size": [1]' in text
+    manifest.write_text(text.replace(', "pipeline_parallel_size": [1]', ""))
+    checks = cases("kv_connector", "of_many_ranks", plugins=str(plugin))
+    (case,) = [case for case in checks if "there is one rank" in str(case)]
+    finding = case.finding()
+    assert finding.verdict == "failed" and '"pipeline_parallel_size": [1]' in finding.sentence
+
+
 def test_the_skeleton_of_two_halves_keeps_every_promise(tmp_path, monkeypatch):
     pages = tmp_path / "pages"
     pages.mkdir()
