@@ -28,7 +28,6 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "best_of": "Only the number of answers can be asked for: n.",
         "logits_processors": "Give them to LLM(logits_processors=[...]), and their arguments to extra_args.",
         "flat_logprobs": "Log-probabilities are dictionaries by token id; leave it out.",
-        "logprob_token_ids": "Ask for logprobs=-1, which max_logprobs=-1 allows, and take those of your tokens.",
         "prompt_logprob_token_ids": "Ask for prompt_logprobs=-1, which max_logprobs=-1 allows, and take those of your tokens.",
         "prompt_logprob_start": "Those of the whole prompt are given; leave it out.",
         "skip_reading_prefix_cache": 'Give the prompt a salt of its own: {"prompt": ..., "cache_salt": ...}.',
@@ -72,6 +71,7 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
     logprobs:           number of most likely tokens to report for each output token (0: the chosen one only;
                         -1: the whole vocabulary; None: nothing).
     prompt_logprobs:    the same for each prompt token.
+    logprob_token_ids:  tokens that are reported for each output token in addition; they need `logprobs`.
     detokenize, skip_special_tokens, spaces_between_special_tokens, include_stop_str_in_output: text output.
     output_kind:        cumulative, delta or final outputs.
     logit_bias:         {token id: added to its logit}, in [-100, 100].
@@ -103,6 +103,7 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -207,6 +208,7 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
             )
         _token_ids("stop_token_ids", self.stop_token_ids or [])
         _token_ids("allowed_token_ids", self.allowed_token_ids or [])
+        _token_ids("logprob_token_ids", self.logprob_token_ids or [])
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError(
                 "allowed_token_ids is empty: nothing could be sampled; leave it out.", param="allowed_token_ids"

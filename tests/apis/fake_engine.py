@@ -138,6 +138,10 @@ class FakeClient:
             output = EngineOutput(request.request_id, request.choice, start, [token], num_cached_tokens=2)
             if params.logprobs is not None:
                 output.logprobs = [token_logprobs(token, params.logprobs, self.tokenizer.vocab_size)]
+                for listed in params.logprob_token_ids or ():
+                    output.logprobs[0].token_ids.append(listed)
+                    output.logprobs[0].logprobs.append(-1.0 - listed % 7)
+                    output.logprobs[0].ranks.append(9)
             if params.prompt_logprobs is not None and start == 0:
                 output.prompt_logprobs = [
                     token_logprobs(known, params.prompt_logprobs, self.tokenizer.vocab_size)

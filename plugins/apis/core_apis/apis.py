@@ -95,7 +95,7 @@ class OwnApi:
 
 OPENAI: Final = OwnApi(
     "openai",
-    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions; /v1/sessions, /v1/quote",
+    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions, several chats at once; /v1/sessions, /v1/quote",
     ("models", "completions", "chat", "sessions", "quote"),
     "core_apis.openai_bodies",
     80,
@@ -108,6 +108,13 @@ RESPONSES: Final = OwnApi(
     70,
 )
 BATCHES: Final = OwnApi("batches", "OpenAI's /v1/files and /v1/batches", ("files", "batches"), "", 65)
+SCORING: Final = OwnApi(
+    "generative_scoring",
+    "vLLM's /generative_scoring: items scored by the probability of a label",
+    ("generative_scoring",),
+    "core_apis.scoring.bodies",
+    62,
+)
 MESSAGES: Final = OwnApi("messages", "Anthropic's /v1/messages", ("messages",), "core_apis.anthropic.bodies", 60)
 POOLING: Final = OwnApi(
     "pooling",
@@ -150,7 +157,7 @@ OPERATION: Final = OwnApi(
 DOCS: Final = OwnApi("docs", "/docs, from the OpenAPI document", ("docs",), "", 20)
 PAGE: Final = OwnApi("page", "the page at /", ("page",), "", 10)
 
-OWN: Final = (OPENAI, RESPONSES, BATCHES, MESSAGES, POOLING, AUDIO, TOKENS, TOKEN_IO, OPERATION, DOCS, PAGE)
+OWN: Final = (OPENAI, RESPONSES, BATCHES, SCORING, MESSAGES, POOLING, AUDIO, TOKENS, TOKEN_IO, OPERATION, DOCS, PAGE)
 
 
 def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:

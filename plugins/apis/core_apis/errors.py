@@ -69,13 +69,10 @@ NEEDS: Mapping[str, str] = MappingProxyType(
 
 UNSERVED: Mapping[str, str] = MappingProxyType(
     {
-        "/generative_scoring": "For the probability of a label, send prompt and label to /v1/completions with "
-        "`max_tokens` 0, `echo` and `logprobs`.",
         "/cohere/v2/chat": "Send chats to /v1/chat/completions.",
         "/v1/audio/speech": "Models that speak are not served.",
         "/v1/images/generations": "Models that paint are not served.",
         "/v1/moderations": "Ask a model of classes at /classify (--runner pooling).",
-        "/v1/chat/completions/batch": "Send each chat to /v1/chat/completions, or a file of them to /v1/batches.",
         **dict.fromkeys(
             ("/v1/messages/render", "/v1/responses/render"),
             "Render the same conversation with /v1/chat/completions/render.",

@@ -7,7 +7,7 @@ began.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -49,6 +49,8 @@ class Exchange:
               the epoch at which it was created.
     lasts:    whether its streams outlive their connections, if a journal is kept.
     headers:  returns additional headers of the answer, from its id.
+    prepare:  prepares bodies that become several requests, from the server's preparer and the pieces of the body; None: the
+              preparation of their kind is all.
     done, failed: the end of a successful stream, and of a failed one.
     """
 
@@ -57,6 +59,7 @@ class Exchange:
     answer: Callable[[ServingContext, Any, str, int], Answer]
     lasts: bool = False
     headers: Callable[[str], Mapping[str, str]] = lambda answer_id: NO_HEADERS
+    prepare: Callable[..., Coroutine[Any, Any, Any]] | None = None
     done: bytes = DONE
     failed: Callable[[Exception], bytes] = error_event
 

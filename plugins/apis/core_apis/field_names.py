@@ -44,6 +44,15 @@ def renamed(error: RequestError, names: Names) -> RequestError:
     return RequestError(sentence, param=param, status=error.status, code=error.code, retry_after=error.retry_after)
 
 
+def of_conversation(error: RequestError, index: int) -> RequestError:
+    """Return a new error that says which of several conversations it is about."""
+    param = error.param
+    if param is not None and param.startswith("messages"):
+        param = f"messages[{index}]{param.removeprefix('messages')}"
+    sentence = f"Conversation {index} of messages: {error}"
+    return RequestError(sentence, param=param, status=error.status, code=error.code, retry_after=error.retry_after)
+
+
 def combined(names: Names, outer: Names) -> dict[str, str]:
     """Return the map that applies `names` and then `outer`."""
     inner = {name: outer.get(own, own) for name, own in names.items()}

@@ -23,9 +23,11 @@ from core_apis.answers.output_log import log_outputs
 from core_apis.answers.prompt_output import PromptOutput
 from core_apis.beams import beams_of
 from core_apis.context import ServingContext
-from core_apis.field_names import OF_ENGINE, renamed
+from core_apis.errors import GenerationError
+from core_apis.field_names import OF_ENGINE, of_conversation, renamed
 from core_apis.histories.memory import Owner
-from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
+from core_apis.histories.trace import History
+from core_apis.prepare.prepared import PreparedChat, PreparedChats, PreparedCompletion, PreparedPooling, Prompt
 from core_apis.protocol.sampling import is_flex
 from core_apis.server.disconnect import until_disconnect
 from core_apis.sessions.files import KeyTerms
@@ -45,7 +47,8 @@ TASKS_AT_ONCE = 32
 
 Other clients wait for an iteration: with 500 prompts it took 36 ms of computing, on a busy machine 143 ms.
 """
-Runnable = PreparedChat | PreparedCompletion | PreparedPooling[Any]
+Piece = PreparedChat | PreparedCompletion | PreparedPooling[Any]
+Runnable = Piece | PreparedChats
 
 
 class PromptRun:
@@ -90,9 +93,13 @@ class PromptRun:
     async def accepted(self) -> None:
         """Wait until the request is stored, if there is a journal; here it does nothing."""
 
+    def piece(self, index: int) -> Piece:
+        """Return the part of the request that one prompt belongs to: all of it, or one of several chats."""
+        return self.prepared.chats[index] if isinstance(self.prepared, PreparedChats) else self.prepared
+
     def terms(self, index: int) -> RequestTerms:
         """Return the terms of one prompt besides its parameters."""
-        prepared = self.prepared
+        prepared, piece = self.prepared, self.piece(index)
         terms = RequestTerms(
             flex=self.flex,
             priority=prepared.body.priority or 0,
@@ -100,13 +107,13 @@ class PromptRun:
             strict_length=True,
             timeout_s=prepared.body.timeout,
             arrival=self.arrival.begin,
-            marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
+            marks_specials=isinstance(piece, PreparedChat) and piece.format is not None,
             gives_prompt=True,
         )
         if self.context.adapters is not None:
             terms = replace(terms, adapter=self.context.adapters.facts(prepared.model))
-        if not isinstance(prepared, PreparedPooling) and prepared.body.explain:
-            terms = replace(terms, explain=explain_terms(prepared, self.context.model))
+        if not isinstance(piece, PreparedPooling) and prepared.body.explain:
+            terms = replace(terms, explain=explain_terms(piece, self.context.model))
         if getattr(prepared.body, "energy", None):
             terms = replace(terms, energy=True)
         transfer = asked_by(prepared.body)
@@ -160,12 +167,15 @@ class PromptRun:
         """Yield the outputs of one prompt, which starts at the first iteration."""
         given = prompt.as_input(self.prepared.body.cache_salt)
         entry = self.context.recent.enter(self.answer_id, self.arrival.key)
-        params = copy.copy(self.prepared.params)
+        piece = self.piece(index)
+        params = copy.copy(piece.params)
         terms = self.terms(index)
         beams = beams_of(self.prepared.body, params, self.context.model.max_model_len)
         outputs = self.context.generate(PromptCall(given, params, request_id, terms, entry, self.key, beams))
-        if getattr(self.prepared, "history", None) is not None:
-            outputs = self._followed(outputs, prompt, terms)
+        if isinstance(piece, PreparedChat) and piece.history is not None:
+            outputs = self._followed(outputs, prompt, terms, piece.history)
+        if isinstance(self.prepared, PreparedChats):
+            outputs = told_apart(outputs, index, piece.names)
         if self.session is None:
             return outputs
         adapter = terms.adapter
@@ -175,12 +185,10 @@ class PromptRun:
         return self.session.followed(outputs, KeyTerms(salt, terms.tenant, terms.num_public_tokens, digest, start or 0))
 
     async def _followed(
-        self, outputs: AsyncGenerator[RequestOutput, None], prompt: Prompt, terms: RequestTerms
+        self, outputs: AsyncGenerator[RequestOutput, None], prompt: Prompt, terms: RequestTerms, history: History
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of a chat whose history is remembered with its first choice, and explain what changed in it."""
         histories = self.context.histories
-        history = self.prepared.history if isinstance(self.prepared, PreparedChat) else None
-        assert history is not None
         text = prompt.text or ""
         owner = Owner(terms.tenant, self.prepared.body.cache_salt, terms.user)
         answer: list[str] = []
@@ -202,6 +210,20 @@ class PromptRun:
             shown = prompt.token_ids[:limit] if prompt.text is None else prompt.text[:limit]
             num_tokens = len(prompt.token_ids)
             logger.info("Request %s: %r, %d prompt tokens, %s", self.answer_id, shown, num_tokens, params)
+
+
+async def told_apart(
+    outputs: AsyncGenerator[RequestOutput, None], index: int, names: Mapping[str, str]
+) -> AsyncGenerator[RequestOutput, None]:
+    """Yield the outputs of one of several chats; an error names its index, and fields as `names` does."""
+    try:
+        async with aclosing(outputs):
+            async for output in outputs:
+                yield output
+    except RequestError as error:
+        raise of_conversation(renamed(error, names), index) from error
+    except GenerationError as error:
+        raise GenerationError(f"Conversation {index} of messages: {error}") from error
 
 
 async def final_output(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:

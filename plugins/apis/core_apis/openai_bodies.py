@@ -10,6 +10,7 @@ from typing import Final
 
 from core.api.errors import RequestError
 from core_apis.body_kinds import BodyKind, json_of
+from core_apis.chats import bodies as chats
 from core_apis.prepare.amounts import check_amount, check_choices
 from core_apis.prepare.embedded_prompts import embedded_prompts
 from core_apis.prepare.preparation import Preparation, form_names, lean
@@ -53,4 +54,5 @@ BODIES: Final = (
         prepare=prepare_completion,
         result=PreparedCompletion,
     ),
+    *chats.BODIES,
 )

@@ -16,6 +16,7 @@ from fastapi.openapi.utils import get_openapi
 
 from core_apis.audio.formats import TranscriptAnswer, TranscriptDelta, TranscriptDone, TranscriptForm
 from core_apis.callers.access import Access
+from core_apis.chats.forms import ChatsRequest
 from core_apis.errors import ErrorBody
 from core_apis.pooling.bodies import PATHS
 from core_apis.protocol.adapters import AdapterAnswer, LoadAdapterRequest, UnloadAdapterRequest
@@ -65,6 +66,7 @@ from core_apis.protocol.weights import (
     WeightsAnswer,
     WorldSize,
 )
+from core_apis.scoring.forms import GenerativeScoringRequest, GenerativeScoringResponse
 from core_apis.token_io.forms import (
     AnyAnswer,
     AnyBody,
@@ -136,6 +138,11 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/models/{name}": Operation(ModelCard, errors=(404,)),
     "/v1/completions": Operation(CompletionResponse, CompletionRequest, CompletionResponse, (*BODY, 404, 429)),
     "/v1/chat/completions": Operation(ChatResponse, ChatRequest, ChatChunk, (*BODY, 404, 429)),
+    "/v1/chat/completions/batch": Operation(ChatResponse, ChatsRequest, errors=(*BODY, 404, 429)),
+    **dict.fromkeys(
+        ("/generative_scoring", "/v1/generative_scoring"),
+        Operation(GenerativeScoringResponse, GenerativeScoringRequest, errors=(*BODY, 404, 429)),
+    ),
     "/v1/completions/{answer_id}": Operation(EVENTS, errors=(404, 409)),
     "/v1/chat/completions/{answer_id}": Operation(EVENTS, errors=(404, 409)),
     "/v1/responses": Operation(

@@ -70,6 +70,8 @@ class Pipeline:
         """Answer a request. Raises RequestError and the engine's errors."""
         tenant = tenant_of(request)
         prepare: Prepare = partial(context.preparer.prepare, exchange.kind)
+        if exchange.prepare is not None:
+            prepare = partial(exchange.prepare, context.preparer)
         note = None if context.traffic is None else context.traffic.begin(request, tenant, exchange.kind)
         if note is not None:
             prepare = note.keeping(prepare)

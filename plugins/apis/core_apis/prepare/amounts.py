@@ -58,7 +58,8 @@ def check_amount(settings: PreparationSettings, params: SamplingParams, prompt_l
     """Refuse a request whose answer would not fit in memory: the tokens of all choices, with their log probabilities."""
     room = [settings.max_model_len - length for length in prompt_lens]
     wanted = room if params.max_tokens is None else [min(params.max_tokens, most) for most in room]
-    tokens = params.n * sum(wanted) * (1 + _num_entries(settings, params.logprobs))
+    listed = len(params.logprob_token_ids or ())
+    tokens = params.n * sum(wanted) * (1 + listed + _num_entries(settings, params.logprobs))
     scored = sum(prompt_lens) * _num_entries(settings, params.prompt_logprobs)
     most = settings.limits.max_request_tokens
     if tokens + scored > most:

@@ -157,6 +157,40 @@ class PreparedChat(msgspec.Struct):
     history: History | None = None
 
 
+class PreparedChats(msgspec.Struct):
+    """Chats of one request, ready for the engine: at least one, which differ in nothing but their messages.
+
+    chats: in order. The other properties are those that they have in common, as in a chat; `prompts` has the prompt of each.
+    """
+
+    chats: list[PreparedChat]
+
+    @property
+    def body(self) -> ChatRequest:
+        """Return the body of the first, for the fields besides its messages."""
+        return self.chats[0].body
+
+    @property
+    def model(self) -> str:
+        """Return the name to report."""
+        return self.chats[0].model
+
+    @property
+    def params(self) -> SamplingParams:
+        """Return the parameters of the first; those of another differ in the form of its answer alone."""
+        return self.chats[0].params
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """Return the prompt of each."""
+        return [chat.prompts[0] for chat in self.chats]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Return the names for errors, as in a chat."""
+        return self.chats[0].names
+
+
 class PreparedCompletion(msgspec.Struct):
     """A completion request, ready for the engine.
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from core_apis.chats.forms import REFUSED, ChatsRequest
 from core_apis.protocol import anthropic, chat, embed, pairs, pooling, responses, sampling
 from core_apis.protocol.completions import CompletionRequest
+from core_apis.scoring.forms import GenerativeScoringRequest
 
 _INTRO = """# Fields of requests
 
@@ -26,10 +28,11 @@ those of `/v1/responses` and `/v1/messages`, whose clients add fields every few 
 Control tokens spelled out in a field stay text: in messages, names, arguments and results of tools, schemas, documents,
 reasoning and `chat_template_kwargs`; the chat template alone writes control tokens
 ([security.md](security.md#text-is-never-control)). The `prompt` of `/v1/completions` and `/tokenize`, and texts to embed,
-classify or pool, are whole prompts: their client writes control tokens into them."""
+classify, pool or score, are whole prompts: their client writes control tokens into them."""
 
 _SUFFIX = {"suffix": "this model completes only at the end", "best_of": "only the value of n is served"}
 _PICTURES = {"mm_processor_kwargs": "completions have no pictures"}
+_OF_SCORING = {name: sampling.NEUTRAL_HERE[name] for name in ("priority", "user")}
 _TEMPLATE = {"chat_template": "templates are code: start the server with --chat-template"}
 
 
@@ -62,6 +65,13 @@ METADATA = {"metadata": sampling.NEUTRAL["metadata"]}
 
 BODIES: tuple[Body, ...] = (
     Body(["/v1/chat/completions"], chat.ChatRequest, ALL_NEUTRAL, {**chat.UNSERVED, **_TEMPLATE, **NOT_SERVED}),
+    Body(
+        ["/v1/chat/completions/batch"],
+        ChatsRequest,
+        ALL_NEUTRAL,
+        {**chat.UNSERVED, **_TEMPLATE, **NOT_SERVED, **{name: why for name, (_, why) in REFUSED.items()}},
+    ),
+    Body(["/generative_scoring", "/v1/generative_scoring"], GenerativeScoringRequest, _OF_SCORING),
     Body(["/v1/completions"], CompletionRequest, ALL_NEUTRAL, {**_SUFFIX, **_PICTURES, **NOT_SERVED}),
     Body(["/v1/responses"], responses.ResponsesRequest, responses.NEUTRAL, responses.REFUSED),
     Body(["/v1/messages"], anthropic.MessagesRequest, anthropic.NEUTRAL, anthropic.REFUSED),

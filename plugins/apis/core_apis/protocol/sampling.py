@@ -70,7 +70,10 @@ NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         ),
         "media_io_kwargs": (({},), "the server's --media-io-kwargs counts for all videos"),
         "data_parallel_rank": ((0,), "the prompt chooses the engine"),
-        "logprob_token_ids": (([],), "ask for the log-probabilities of the most likely tokens"),
+        "logprob_token_ids": (
+            ([],),
+            "score labels with /generative_scoring, or token ids with /inference/v1/generate",
+        ),
         "repetition_detection": (({},), "penalties make repetition unlikely"),
     }
 )

@@ -24,6 +24,7 @@ KINDS: Final = (
     (("prompt",), "completion"),
     (("prompt_embeds",), "completion"),
     (("query", "documents"), "rerank"),
+    (("query", "items"), "generative scoring"),
     (("text_1", "text_2"), "score"),
     (("queries", "documents"), "score"),
     (("texts",), "embed"),
@@ -40,6 +41,7 @@ class _Names(msgspec.Struct):
     prompt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     prompt_embeds: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     query: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    items: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     queries: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     documents: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     text_1: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -51,7 +53,7 @@ class _Names(msgspec.Struct):
 
 @router.post("/invocations")
 async def invocations(request: Request) -> Response:
-    """Answer a chat, a completion, texts to embed, to score or to rank, or token ids, by the fields of the body."""
+    """Answer a chat, a completion, texts to embed, items to score or to rank, or token ids, by the fields of the body."""
     context = context_of(request)
     context.drain.check()
     with context.bodies.body() as body:

@@ -17,7 +17,7 @@ import msgspec
 
 from core.api.errors import RequestError
 from core_apis.callers.tenant import Tenant
-from core_apis.prepare.prepared import PreparedChat, PreparedMessages
+from core_apis.prepare.prepared import PreparedChat, PreparedChats, PreparedMessages
 from core_apis.protocol.sampling import SessionName
 from core_apis.sessions.files import KeyTerms
 from core_apis.sessions.service import SessionService
@@ -85,6 +85,11 @@ async def join_session(
         name = _named(headers[HEADER])
     if name is None:
         return None
+    if isinstance(runs, PreparedChats):
+        raise RequestError(
+            "The header X-Session names a session, which is of one conversation; send that to /v1/chat/completions.",
+            param="session",
+        )
     _check(body, runs.prompts)
     found = await context.sessions.find(tenant, name)
     turns, version = ([], -1) if found is None else (list(found.turns), found.version)

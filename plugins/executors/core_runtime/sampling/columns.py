@@ -44,6 +44,7 @@ class SamplingColumns:
     min_tokens: int32 [S], the output index from which stop tokens are allowed.
     adjusts: bool [S], whether logits are changed at every output index.
     logprobs: int32 [S], number of most likely tokens to report, -1: all, NOT_ASKED: none.
+    lists: bool [S], whether log-probabilities of given tokens are reported.
     masked: bool [S], whether the sequence has a token mask.
     num_masked: number of sequences with a token mask.
     states: rarely used parameters, None for a free slot.
@@ -58,6 +59,7 @@ class SamplingColumns:
         self.min_tokens = np.zeros(num_slots, np.int32)
         self.adjusts = np.zeros(num_slots, bool)
         self.logprobs = np.full(num_slots, NOT_ASKED, np.int32)
+        self.lists = np.zeros(num_slots, bool)
         self.masked = np.zeros(num_slots, bool)
         self.num_masked = 0
         self.states: list[SequenceSampling | None] = [None] * num_slots
@@ -77,6 +79,7 @@ class SamplingColumns:
         self.min_tokens[slot] = state.min_tokens
         self.adjusts[slot] = state.always_adjusts
         self.logprobs[slot] = NOT_ASKED if params.logprobs is None else params.logprobs
+        self.lists[slot] = bool(state.listed)
         self.states[slot] = state
         self._mark(slot, has_mask=state.mask is not None)
 

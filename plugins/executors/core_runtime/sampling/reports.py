@@ -42,7 +42,31 @@ def report(part: Part, values: HostLogits, kernel: LogprobsKernel | None, mode: 
     else:
         places = [row - part.start for row in served]
         found = many_logprobs(kernel, values, places, tokens, wanted, as_logits=shows_logits(mode))
+        if rows.lists:
+            for row, place, entry in zip(served, places, found, strict=True):
+                _add_listed(entry, rows.state(row).listed, kernel, values, place, mode)
     rows.logprobs.update(zip(served, found, strict=True))
+
+
+def _add_listed(
+    entry: TokenLogprobs,
+    listed: Sequence[int],
+    kernel: LogprobsKernel | None,
+    values: HostLogits,
+    place: int,
+    mode: LogprobsMode,
+) -> None:
+    """Add the tokens that a request names to the entry of a row.
+
+    Each is reported as if it had been drawn, so that its number has the bits of a drawn token's.
+    """
+    count = len(listed)
+    if not count:
+        return
+    more = many_logprobs(kernel, values, [place] * count, listed, [0] * count, as_logits=shows_logits(mode))
+    entry.token_ids = [*entry.token_ids, *listed]
+    entry.logprobs = [*entry.logprobs, *(one.logprobs[0] for one in more)]
+    entry.ranks = [*entry.ranks, *(one.ranks[0] for one in more)]
 
 
 def _processed(
@@ -63,7 +87,10 @@ def _processed(
         filters = int(rows.top_k[row]), float(rows.top_p[row]), float(rows.least[row])
         competing = competing_logits(final, float(rows.temperatures[row]), *filters)
         competing_rows = from_numpy(competing[None])
-        found += many_logprobs(None, HostLogits(competing_rows), [0], [token], [num], as_logits=as_logits)
+        told = HostLogits(competing_rows)
+        found += many_logprobs(None, told, [0], [token], [num], as_logits=as_logits)
+        if rows.lists:
+            _add_listed(found[-1], rows.state(row).listed, None, told, 0, mode)
     return found
 
 

@@ -69,6 +69,7 @@ class SampleRows:
     masked: rows of sequences with a token mask.
     reported: rows with requested logprobs.
     wanted: number of most likely tokens of each of these rows, -1: all.
+    lists: whether some of these rows report tokens that their requests name.
     filtered: whether the device draws some rows with a filter.
     tokens: int64 [count], sampled tokens; -1 for a failed row.
     errors: error messages by row.
@@ -104,6 +105,7 @@ class SampleRows:
         self.num_drafted: Integers | None = None
         self.reported: list[int] = []
         self.wanted: list[int] = []
+        self.lists = False
         self.masked: list[int] = []
         self.filtered = False
         self.errors: dict[int, str] = {}
@@ -138,6 +140,7 @@ class SampleRows:
         reported = (asked != NOT_ASKED).nonzero()[0]
         self.reported = reported.tolist()
         self.wanted = asked[reported].tolist() if self.reported else []
+        self.lists = bool(self.reported and columns.lists[slots].any())
         self.masked = columns.masked[slots].nonzero()[0].tolist() if columns.num_masked else []
         self._always = columns.adjusts[slots]
         min_tokens = columns.min_tokens[slots]

@@ -236,7 +236,7 @@ class Sampler:
 
     def _tells(self, rows: SampleRows) -> bool:
         """Whether the device can compute the requested logprobs."""
-        if self.logprobs is None or self.mode != "raw_logprobs":
+        if self.logprobs is None or self.mode != "raw_logprobs" or rows.lists:
             return False
         most = min(MOST_LOGPROBS, self.vocab_size)
         return all(0 <= count <= most for count in rows.wanted)

@@ -65,6 +65,7 @@ class SequenceSampling:
 
     Options that are off are None or empty: allowed_ids, bias, bad_words, min_tokens_ids.
     trace: output tokens to replay, or None.
+    listed: tokens whose log-probabilities are reported at every output index.
     penalized: whether any penalty is on.
     drawn: distributions of drafts by output index, if drafts are drawn apart from the tokens.
     """
@@ -77,6 +78,7 @@ class SequenceSampling:
         "drawn",
         "in_order",
         "late_processors",
+        "listed",
         "mask",
         "min_tokens",
         "min_tokens_ids",
@@ -103,6 +105,7 @@ class SequenceSampling:
             values = np.array(list(params.logit_bias.values()), dtype=np.float32)
             self.bias = _ids(list(params.logit_bias)), values
         self.trace = params.trace_decode_token_ids
+        self.listed = params.logprob_token_ids or ()
         self.bad_words = BadWords(request.bad_words_ids)
         # Without stop tokens nothing ends the answer early, so no logits need to change.
         self.min_tokens = params.min_tokens if request.stop_token_ids else 0

@@ -46,6 +46,7 @@ FIELDS: Final = (
     SamplingField("max_tokens", "apart", decides=False, in_bodies=False),  # bodies have two names for it
     SamplingField("logprobs", "apart", decides=True, in_bodies=False),  # a boolean in a chat's body
     SamplingField("prompt_logprobs", "apart", decides=True, in_bodies=False),
+    SamplingField("logprob_token_ids", "apart", decides=True, in_bodies=False),
     SamplingField("detokenize", "apart", decides=False, in_bodies=False),
     SamplingField("skip_special_tokens", "apart", decides=False, in_bodies=True),
     SamplingField("spaces_between_special_tokens", "apart", decides=False, in_bodies=True),
@@ -56,6 +57,9 @@ FIELDS: Final = (
     SamplingField("structured_outputs", "apart", decides=True, in_bodies=False),  # the engine's request has a `grammar`
     SamplingField("trace_decode_token_ids", "apart", decides=True, in_bodies=False),
 )
+
+MOST_LISTED: Final = 128
+"""Maximum number of `logprob_token_ids`, as in vLLM."""
 
 
 def field_names(chosen: Callable[[SamplingField], bool]) -> tuple[str, ...]:

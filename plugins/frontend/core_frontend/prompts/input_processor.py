@@ -28,6 +28,7 @@ from core_frontend.adapters import set_adapter
 from core_frontend.api.explanation import Source
 from core_frontend.api.pooling_outputs import StepRewards, TextPieces
 from core_frontend.api.pooling_params import PoolingParams
+from core_frontend.api.sampling_fields import MOST_LISTED
 from core_frontend.prompts.bad_words import bad_word_tokens
 from core_frontend.prompts.pooling_input import PoolingInput
 from core_frontend.prompts.prompt_parser import Prompt, PromptInput, PromptParser, check_unicode, need_tokenizer
@@ -291,6 +292,7 @@ class InputProcessor:
         check_token_ids("logit_bias", list(params.logit_bias or ()), self.model)
         for stop in params.stop_strings:
             check_unicode("stop", stop)
+        check_token_ids("logprob_token_ids", params.logprob_token_ids or (), self.model)
         check_token_ids("trace_decode_token_ids", params.trace_decode_token_ids or (), self.model)
         if params.stop_strings:
             need_tokenizer(self.tokenizer, "a stop string", "stop")
@@ -304,6 +306,20 @@ class InputProcessor:
                     f"{name} is {wanted}; this engine gives at most {most}. Ask for fewer, or raise --max-logprobs.",
                     param=name,
                 )
+
+        listed = params.logprob_token_ids
+        if not listed:
+            return
+        if params.logprobs is None:
+            raise RequestError(
+                "logprob_token_ids add to log-probabilities; set logprobs, to 0 or more.", param="logprob_token_ids"
+            )
+        if len(listed) > MOST_LISTED:
+            raise RequestError(
+                f"logprob_token_ids has {len(listed)} entries; expected at most {MOST_LISTED}. For more, ask for "
+                "logprobs=-1, which --max-logprobs -1 allows.",
+                param="logprob_token_ids",
+            )
 
     def _check_support(self, params: SamplingParams) -> None:
         """Raise RequestError if the tokens that could come may be as many as the vocabulary has, and each answer tells them."""

@@ -1,0 +1,1 @@
+"""Several chats in one request (/v1/chat/completions/batch)."""

@@ -1,0 +1,1 @@
+"""Items scored by a generating model: the probability of a label after query and item (/generative_scoring)."""
