@@ -19,7 +19,14 @@ from tests.apis.fake_engine import make_engine
 from tests.apis.test_api_keys import call
 
 FIRST = {
-    "openai": ("/v1/models", "/v1/models/{name}", "/v1/completions", "/v1/chat/completions"),
+    "openai": (
+        "/v1/models",
+        "/v1/models/{name}",
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+    ),
+    "generative_scoring": ("/generative_scoring", "/v1/generative_scoring"),
     "responses": ("/v1/responses",),
     "messages": ("/v1/messages", "/v1/messages/count_tokens"),
     "pooling": ("/v1/embeddings", "/pooling", "/classify", "/score", "/rerank"),

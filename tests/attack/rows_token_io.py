@@ -1,4 +1,4 @@
-"""Bodies whose path says nothing of their kind (/invocations), and token ids in place of texts."""
+"""Bodies whose path says nothing of their kind (/invocations), token ids, items to score, and several chats at once."""
 
 import json
 from typing import Any
@@ -8,11 +8,14 @@ from tests.attack.row import Row
 from tests.attack.rows_texts import ANY, MB, REFUSED, text
 
 INVOCATIONS, GENERATE, ABORT = "/invocations", "/inference/v1/generate", "/abort_requests"
+SCORING, CHATS = "/generative_scoring", "/v1/chat/completions/batch"
 READ_CHAT, READ_COMPLETION = "/v1/chat/completions/derender", "/v1/completions/derender"
 KINDS = ("messages", "prompt", "query and documents", "body")
 FINE = frozenset({200})
 EITHER = frozenset({200, 400})
 IDS: dict[str, Any] = {"token_ids": [72, 105], "sampling_params": {"max_tokens": 2, "temperature": 0}}
+SCORED: dict[str, Any] = {"query": "a", "items": ["b", "c"], "label_token_ids": [72, 105]}
+HI = [{"role": "user", "content": "Hi"}]
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 
 # (what is odd, body, statuses, what the error names)
@@ -64,6 +67,29 @@ TOKENS: list[tuple[str, str, dict[str, Any], frozenset[int], tuple[str, ...]]] =
      {"chat_request": CHAT, "generate_response": {"choices": [{"index": 0, "token_ids": []}] * 300_000}}, ANY, ()),
     ("more answers than prompts", READ_COMPLETION,
      {"completion_request": COMPLETION, "generate_responses": [{"choices": []}] * 1000}, REFUSED, ()),
+    ("no labels", SCORING, {"label_token_ids": []}, REFUSED, ("label_token_ids",)),
+    ("100,000 labels", SCORING, {"label_token_ids": [72] * 100_000}, REFUSED, ("label_token_ids",)),
+    ("a label twice", SCORING, {"label_token_ids": [72, 72]}, REFUSED, ("label_token_ids",)),
+    ("a label beyond the vocabulary", SCORING, {"label_token_ids": [2**31 - 1]}, REFUSED, ("label_token_ids",)),
+    ("a negative label", SCORING, {"label_token_ids": [-1]}, REFUSED, ("label_token_ids",)),
+    ("no items", SCORING, {"items": []}, REFUSED, ("items",)),
+    ("an empty item", SCORING, {"items": [""]}, REFUSED, ("items",)),
+    ("an item that is an object", SCORING, {"items": [{"text": "a"}]}, REFUSED, ("items",)),
+    ("an item beyond the vocabulary", SCORING, {"items": [[2**31 - 1]]}, REFUSED, ("items", "vocabulary")),
+    ("200,000 items", SCORING, {"items": ["a"] * 200_000}, REFUSED, ("items",)),
+    ("an item of 1 MB", SCORING, {"items": [text(MB)]}, REFUSED, ("items", "prompt", "body")),
+    ("a query of 1 MB", SCORING, {"query": text(MB)}, REFUSED, ("items", "query", "prompt", "body")),
+    ("a query that is a number", SCORING, {"query": 5}, REFUSED, ("query",)),
+    ("no conversations", CHATS, {"messages": []}, REFUSED, ("messages",)),
+    ("a conversation that is a message", CHATS, {"messages": HI}, REFUSED, ("messages",)),
+    ("a conversation without messages", CHATS, {"messages": [HI, []]}, REFUSED, ("messages",)),
+    ("a message that is a number", CHATS, {"messages": [HI, [5]]}, REFUSED, ("messages",)),
+    ("200,000 conversations", CHATS, {"messages": [HI] * 200_000}, REFUSED, ("messages",)),
+    ("a conversation of 1 MB", CHATS, {"messages": [HI, [{"role": "user", "content": text(MB)}]]}, REFUSED, ("messages",)),
+    ("1 MB for each of 60 conversations", CHATS, {"messages": [HI] * 60, "metadata": {"a": text(MB)}}, ANY, ()),
+    ("conversations to stream", CHATS, {"messages": [HI], "stream": True}, REFUSED, ("stream",)),
+    ("conversations with tools", CHATS, {"messages": [HI], "tools": [{"a": 1}]}, REFUSED, ("tools",)),
+    ("2,147,483,647 choices of conversations", CHATS, {"messages": [HI], "n": 2**31 - 1}, REFUSED, ("n",)),
 ]  # fmt: skip
 
 
@@ -73,6 +99,6 @@ def rows() -> list[Row]:
     for name, body, allowed, names in INVOKED:
         found.append(Row(f"{name} to /invocations", INVOCATIONS, body, allowed=allowed, names=names, seconds=5))
     for name, path, fields, allowed, names in TOKENS:
-        sound = IDS if path == GENERATE else {}
+        sound = {GENERATE: IDS, SCORING: SCORED}.get(path, {})
         found.append(Row(f"{name} to {path}", path, given(sound | fields), allowed=allowed, names=names, seconds=5))
     return found

@@ -108,7 +108,7 @@ RESPONSES: Final = OwnApi(
     70,
 )
 BATCHES: Final = OwnApi("batches", "OpenAI's /v1/files and /v1/batches", ("files", "batches"), "", 65)
-SCORING: Final = OwnApi(
+GENERATIVE_SCORING: Final = OwnApi(
     "generative_scoring",
     "vLLM's /generative_scoring: items scored by the probability of a label",
     ("generative_scoring",),
@@ -157,7 +157,20 @@ OPERATION: Final = OwnApi(
 DOCS: Final = OwnApi("docs", "/docs, from the OpenAPI document", ("docs",), "", 20)
 PAGE: Final = OwnApi("page", "the page at /", ("page",), "", 10)
 
-OWN: Final = (OPENAI, RESPONSES, BATCHES, SCORING, MESSAGES, POOLING, AUDIO, TOKENS, TOKEN_IO, OPERATION, DOCS, PAGE)
+OWN: Final = (
+    OPENAI,
+    RESPONSES,
+    BATCHES,
+    GENERATIVE_SCORING,
+    MESSAGES,
+    POOLING,
+    AUDIO,
+    TOKENS,
+    TOKEN_IO,
+    OPERATION,
+    DOCS,
+    PAGE,
+)
 
 
 def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:
