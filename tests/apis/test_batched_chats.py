@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.apis.conftest import RunningServer
+from core.api.config import SchedulerConfig
+from core_config.served.server_config import ServerConfig
+from tests.apis.conftest import RunningServer, run_server
 from tests.apis.fake_engine import ANSWERS
 
 PATH = "/v1/chat/completions/batch"
@@ -21,7 +23,7 @@ def post(server: RunningServer, body: Any, status: int = 200, path: str = PATH, 
 
 
 def test_each_conversation_is_answered_as_alone(server: RunningServer) -> None:
-    fields = {"max_tokens": 60, "logprobs": True, "top_logprobs": 1, "stop": ["The end"], "return_token_ids": True}
+    fields = {"max_tokens": 12, "logprobs": True, "top_logprobs": 1, "stop": ["wör"], "return_token_ids": True}
     conversations = talk("Hi", "SLOW, a longer one", "Bye")
     answer = post(server, {"messages": conversations, "request_id": "mine", **fields})
     assert (answer["id"], answer["object"]) == ("chatcmpl-mine", "chat.completion")
@@ -76,6 +78,17 @@ def test_bad_bodies_are_refused_in_a_sentence(server: RunningServer, change: dic
 def test_harmless_values_of_refused_fields_are_none(server: RunningServer) -> None:
     harmless = {"stream": False, "n": 1, "tools": None, "tool_choice": "none", "use_beam_search": False}
     assert len(post(server, {"messages": talk("Hi", "Bye"), "max_tokens": 9, **harmless})["choices"]) == 2
+
+
+def test_each_conversation_counts_towards_the_limits() -> None:
+    with run_server(
+        ServerConfig(uvicorn_log_level="warning"), scheduler=SchedulerConfig(max_num_queued_reqs=2)
+    ) as small:
+        assert len(post(small, {"messages": talk("Hi", "Bye"), "max_tokens": 2})["choices"]) == 2
+        refused = post(small, {"messages": talk("Hi", "Bye", "Hello")}, 400)
+        assert "--max-num-queued-reqs" in refused["error"]["message"] and refused["error"]["param"] == "messages"
+        items = {"query": "a", "items": ["b"] * 3, "label_token_ids": [5]}
+        assert "--max-num-queued-reqs" in post(small, items, 400, "/generative_scoring")["error"]["message"]
 
 
 def test_a_header_names_no_session_of_several(server: RunningServer) -> None:

@@ -32,6 +32,7 @@ def llm(tiny_llama: Path) -> Iterator[LLM]:
 def scored(llm: LLM, mode: str = "raw_logprobs", **fields: Any) -> tuple[list[float], list[list[int]]]:
     """The scores of a body, and the prompts that the engine got."""
     model, tokenizer = llm._config.model, llm._tokenizer
+    assert tokenizer is not None
     settings = settings_of(
         model,
         ServerConfig(),
