@@ -314,6 +314,30 @@ async def test_an_adapters_own_chat_template_is_used_for_its_name(
         }
 
 
+async def test_several_chats_are_of_an_adapter(tmp_path: Path) -> None:
+    conversations = [[{"role": "user", "content": text}] for text in ("x", "yy")]
+    fields = {"model": "sql", "max_tokens": 5, "temperature": 0}
+    async with serving(tmp_path, "sql", template="{{ messages[0]['content'] }}") as (http, _, _):
+        alone = []
+        for one in conversations:
+            answer = await http.post("/v1/chat/completions", json={**fields, "messages": one})
+            alone.append(answer.json()["choices"][0]["message"])
+        together = await http.post("/v1/chat/completions/batch", json={**fields, "messages": conversations})
+        assert together.json()["model"] == "sql"
+        assert [choice["message"] for choice in together.json()["choices"]] == alone
+        based = {**fields, "model": "fake", "messages": conversations}
+        base = (await http.post("/v1/chat/completions/batch", json=based)).json()
+        assert [choice["message"] for choice in base["choices"]] != alone
+        for path in ("/v1/chat/completions/batch", "/generative_scoring"):
+            body = (
+                {"messages": conversations}
+                if "chat" in path
+                else {"query": [1], "items": [[2]], "label_token_ids": [3]}
+            )
+            wrong = await http.post(path, json={**body, "model": "sqll"})
+            assert wrong.status_code == 404 and "Did you mean 'sql'" in wrong.text
+
+
 def test_templates_of_adapters_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     assert own_template(str(tmp_path)) is None and own_template(str(tmp_path / "nowhere")) is None
     (tmp_path / "tokenizer_config.json").write_text("{broken")

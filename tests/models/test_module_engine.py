@@ -164,6 +164,15 @@ def test_core_never_asks_transformers(tiny_diffllama: Path) -> None:
         resolve({"model": str(tiny_diffllama), "model_impl": "core"}, context="llm", environ={})
 
 
+def test_a_head_for_classes_is_refused_by_name(tiny_llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_llama, tmp_path / "classes")
+    file = tmp_path / "classes" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": ["LlamaForSequenceClassification"]}))
+    asked = {"model": str(file.parent), "model_impl": "transformers"}
+    with pytest.raises(ConfigError, match=r"head for classes .* \(--model-impl transformers\); leave that out"):
+        resolve(asked, context="llm", environ={})
+
+
 @pytest.mark.usefixtures("within")
 def test_a_key_that_the_class_does_not_know_is_named_once(tiny_diffllama: Path) -> None:
     asked = {"model": str(tiny_diffllama), "hf_overrides": {"residual_multiplier": 0.22, "rope_parameters.turns": 3}}

@@ -96,9 +96,11 @@ def _of_tokens(checkpoint: Checkpoint, spec: ModelSpec, tokens: TokenClasses) ->
 def _of_own_head(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) -> PoolingConfig:
     """Return the config of classes computed by the checkpoint's own head."""
     if not isinstance(spec, DecoderSpec) or spec.pooling_head is None:
+        why = "which do not know its family"
+        if settings["model_impl"] == "transformers":
+            why = "not by modules of transformers (--model-impl transformers); leave that out, if the engine knows the family"
         raise UserError(
-            f"model '{checkpoint.manifest.ref}': its head for classes is served by the engine's own layers alone, which do not "
-            "know its family."
+            f"model '{checkpoint.manifest.ref}': its head for classes is served by the engine's own layers alone, {why}."
         )
     head = spec.pooling_head
     kind = requested_kind(settings)
