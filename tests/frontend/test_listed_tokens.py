@@ -8,6 +8,7 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.errors import RequestError
+from core.api.structured_outputs import StructuredOutputsParams
 
 PROMPTS = ["A prompt", "Another one, which is longer", "A prompt"]
 LISTED = [70, 2, 201]
@@ -44,6 +45,16 @@ def test_their_numbers_are_those_of_the_whole_vocabulary(llm: LLM, params: dict[
             for key, entry in position.items():
                 assert entry.rank == all_tokens[key].rank
                 assert entry.logprob == pytest.approx(all_tokens[key].logprob, abs=1e-6)  # numpy sums all of them
+
+
+def test_a_form_of_the_answer_changes_none_of_them(llm: LLM) -> None:
+    params: dict[str, Any] = {"structured_outputs": StructuredOutputsParams(choice=["ab", "cd"]), "ignore_eos": False}
+    (listed,) = answers(llm, PROMPTS[:1], logprobs=0, logprob_token_ids=LISTED, **params)
+    (whole,) = answers(llm, PROMPTS[:1], logprobs=-1, **params)
+    assert listed.text == whole.text and listed.text in ("ab", "cd")
+    for position, every in zip(listed.logprobs, whole.logprobs, strict=True):
+        for key in (*position, *LISTED):
+            assert position[key].logprob == pytest.approx(every[key].logprob, abs=1e-6)
 
 
 def test_their_bits_are_those_of_a_drawn_token(llm: LLM) -> None:
