@@ -128,9 +128,7 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
     @property
     def stop_strings(self) -> list[str]:
         """The stop strings as a list, empty without any."""
-        if self.stop is None:
-            return []
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
     @property
     def greedy(self) -> bool:
@@ -206,9 +204,8 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
             raise RequestError(
                 f"logit_bias is {self.logit_bias!r}; expected a mapping of token ids to numbers.", param="logit_bias"
             )
-        _token_ids("stop_token_ids", self.stop_token_ids or [])
-        _token_ids("allowed_token_ids", self.allowed_token_ids or [])
-        _token_ids("logprob_token_ids", self.logprob_token_ids or [])
+        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
+            _token_ids(name, getattr(self, name) or [])
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError(
                 "allowed_token_ids is empty: nothing could be sampled; leave it out.", param="allowed_token_ids"

@@ -46,10 +46,9 @@ def check_request(request: EngineRequest, model: ModelConfig) -> None:
     """
     check_token_ids("prompt_token_ids", request.prompt_token_ids, model)
     check_token_ids("stop_token_ids", request.stop_token_ids, model)
-    check_token_ids("trace_decode_token_ids", request.params.trace_decode_token_ids or (), model)
-    check_token_ids("logprob_token_ids", request.params.logprob_token_ids or (), model)
     _check_embeds(request, model.embedding_size)
-    check_token_ids("logit_bias", list(request.params.logit_bias or ()), model)
+    for name in ("trace_decode_token_ids", "logprob_token_ids", "logit_bias"):
+        check_token_ids(name, list(getattr(request.params, name) or ()), model)
     if request.resume is not None:
         check_token_ids("resume", request.resume.output_token_ids, model)
     for word in request.bad_words_ids:
