@@ -84,7 +84,7 @@ def test_probabilities_are_of_the_labels_or_of_the_vocabulary() -> None:
         ({"label_token_ids": [-1]}, "label_token_ids"),
         ({"label_token_ids": [40, 41, 40]}, "40 more than once"),
         ({"label_token_ids": ["yes"]}, "label_token_ids"),
-        ({"query": "a" * 300}, "at most 255 tokens fit"),
+        ({"query": "a" * 300}, "items[0] and the query have 304 tokens, but at most 255 tokens fit"),
         ({"items": ["a"] * 5000}, "5000"),
         ({"temperature": 0.5}, "Unknown field 'temperature'"),
         ({"apply_softmax": "no"}, "apply_softmax"),

@@ -97,7 +97,7 @@ def _check_labels(labels: list[int], vocab_size: int) -> None:
 
 def _prompts(preparation: Preparation, body: GenerativeScoringRequest) -> list[Prompt]:
     """Return the prompt of each item. The query is tokenized once, and each item by itself."""
-    special = body.add_special_tokens
+    special, most = body.add_special_tokens, preparation.texts.most
     query = _tokens(preparation, body.query, "query", special and not body.item_first)
     prompts: list[Prompt] = []
     for index, item in enumerate(body.items):
@@ -106,7 +106,14 @@ def _prompts(preparation: Preparation, body: GenerativeScoringRequest) -> list[P
             raise RequestError(f"{name} is empty; give at least one token of text.", param="items", code="empty_prompt")
         own = _tokens(preparation, item, name, special and body.item_first)
         ids = [*own, *query] if body.item_first else [*query, *own]
-        prompts.append(Prompt(None, preparation.texts.fitting(ids, None)))
+        if len(ids) > most:
+            raise RequestError(
+                f"{name} and the query have {len(ids)} tokens, but at most {most} tokens fit: the context holds "
+                f"{most + 1}, one of them for output. Shorten them, or raise --max-model-len.",
+                param="items",
+                code="context_length_exceeded",
+            )
+        prompts.append(Prompt(None, ids))
     return prompts
 
 
