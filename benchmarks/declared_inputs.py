@@ -100,7 +100,7 @@ def opened(path: Path, way: str) -> Iterator[LLM]:
     with ExitStack() as stack:
         if way == "declared, rounded by torch":
             stack.enter_context(patch.object(NativeLinear, "round_inputs", lambda kernel, step: False))
-        llm = LLM(model=str(path), use_tqdm_on_load=False, load_format="auto", **room, **settings)
+        llm = LLM(model=str(path), use_tqdm_on_load=False, **room, **settings)
         stack.close()
         with llm:
             yield llm
