@@ -91,11 +91,16 @@ def write_model(kind: str, layers: int, folder: Path) -> Path:
 def opened(path: Path, way: str) -> Iterator[LLM]:
     """The model, computed in one of the WAYS."""
     settings: dict[str, Any] = {} if way == "kept" else DECLARED
-    room = {"max_model_len": 1024, "kv_cache_memory_bytes": 64 << 20, "enable_prefix_caching": False, "device": "cpu"}
+    room: dict[str, Any] = {
+        "max_model_len": 1024,
+        "kv_cache_memory_bytes": 64 << 20,
+        "enable_prefix_caching": False,
+        "device": "cpu",
+    }
     with ExitStack() as stack:
         if way == "declared, rounded by torch":
             stack.enter_context(patch.object(NativeLinear, "round_inputs", lambda kernel, step: False))
-        llm = LLM(model=str(path), use_tqdm_on_load=False, load_format="auto", **room, **settings)
+        llm = LLM(model=str(path), use_tqdm_on_load=False, **room, **settings)
         stack.close()
         with llm:
             yield llm

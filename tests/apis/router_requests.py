@@ -1,7 +1,7 @@
-"""What other people's routers send to an engine that computes prompts and to one that answers, by the documents of each.
+"""What other people's routers send to an engine that computes prompts and to one that answers.
 
-`toy` and `multiturn` are vLLM's (toy_proxy_server.py, disagg_proxy_multiturn.py; `make test-proxies` runs them), `sidecar` is
-llm-d's, which needs Go and a cluster and was not run.
+`toy` and `multiturn` are vLLM's (toy_proxy_server.py, disagg_proxy_multiturn.py; `make test-proxies` runs them). `sidecar` is
+llm-d's, by its source (llm-d-router, pkg/sidecar/proxy/connector_nixlv2.go): it needs Go and a cluster, and was not run.
 """
 
 from __future__ import annotations

@@ -30,6 +30,13 @@ def model(tensors=(), generation=None, **changes):
     return {"spec": decoder_spec(config), "manifest": manifest}
 
 
+def wrapper(model_type):
+    """Of a model around a text model."""
+    known = model()
+    config = {"model_type": model_type, "text_config": known["manifest"].config}
+    return {**known, "manifest": CheckpointManifest("m", "safetensors", [], {}, config, TokenizerSource(), {})}
+
+
 def facts(given, **known):
     """Facts with these arguments given by the user; names that start with `=` are settled by someone else."""
     merged = merge({}, {})
@@ -75,8 +82,6 @@ RANKS = {"tensor_parallel_size": 2}
 CONTEXT = RANKS | {"decode_context_parallel_size": 2}
 NODES = RANKS | {"nnodes": 2}
 TOLD = {"enable_return_routed_experts": True}
-TEXT = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
-TEXT |= {"num_attention_heads": 4, "vocab_size": 100}
 EP = RANKS | {"enable_expert_parallel": True}
 ROUND_ROBIN = {"expert_placement_strategy": "round_robin"}
 MOE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4}
@@ -580,8 +585,8 @@ CASES = [
      [{"max_image_pixels": 5, "model": "m"}, model()], "--max-image-pixels: no effect, since the model takes text"),
     ("settings_fit_the_medium", [{"max_audio_seconds": 5.0, "model": "m"}, model(model_type="whisper")],
      [{"max_image_pixels": 5, "model": "m"}, model(model_type="whisper")], "since the model takes sounds alone"),
-    ("given_rows_have_a_form", [{"enable_mm_embeds": True, "model": "m"}, model(model_type="llava", text_config=TEXT)],
-     [{"enable_mm_embeds": True, "model": "m"}, model(model_type="idefics3", text_config=TEXT)],
+    ("given_rows_have_a_form", [{"enable_mm_embeds": True, "model": "m"}, wrapper("llava")],
+     [{"enable_mm_embeds": True, "model": "m"}, wrapper("idefics3")],
      "--enable-mm-embeds: no effect, since the processor of models of type 'idefics3'"),
     ("experts_are_shared_by_ranks", [EP], [{"enable_expert_parallel": True}], "no effect with one rank"),
     ("experts_are_shared_by_ranks", [EP], [EP | {"pipeline_parallel_size": 2}], "stages hold different ones"),

@@ -29,6 +29,7 @@ EXPECTED = {
     "belongs to GGUF models": "a projector, of a GGUF file",
     "only ranks with the same heads divide": "a model with fewer heads of keys",
     "each gets fewer drafts": "told to a reader who starts the command as it is",
+    "--kv-sharing-fast-prefill has no effect": "a model whose last layers share keys and values",
     "shelf": "a connector that the reader writes",
     "my_plugin": "a processor that the reader writes",
     "'passages'": "an IO processor that the reader writes",

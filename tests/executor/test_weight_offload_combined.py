@@ -22,7 +22,6 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("mxfp4 and a draft model", "plain", {"quantization": "mxfp4", "speculative_config": "itself"}, AHEAD),
     ("int8 in place", "plain", {"quantization": "int8"}, IN_PLACE),
     ("fp8", "plain", {"quantization": "fp8"}, AHEAD),
-    ("nvfp4", "plain", {"quantization": "nvfp4"}, AHEAD),
     ("tied in place", "tied", {}, IN_PLACE),
     ("tied and int8", "tied", {"quantization": "int8"}, AHEAD),
     ("experts", "experts", {}, AHEAD),

@@ -110,9 +110,7 @@ def test_rows_of_another_number_of_ranks_are_a_sentence(tiny_llama: Path, tmp_pa
     name = "model.layers.1.self_attn.qkv_proj.weight"
     saved[name] = saved[name][:64].clone()
     save_file(saved, tmp_path / "saved" / "model-rank-0-part-0.safetensors")
-    with pytest.raises(
-        CheckpointError, match=r"qkv_proj\.weight' has 64 rows, expected 64 \+ 32 \+ 32 of q_proj, k_proj"
-    ):
+    with pytest.raises(ConfigError, match=r"qkv_proj\.weight' has 64 rows, expected 64 \+ 32 \+ 32 of q_proj, k_proj"):
         resolve({"model": str(tmp_path / "saved")}, context="llm", environ={})
 
 

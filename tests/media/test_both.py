@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoProcessor
 from transformers.utils import is_timm_available
 
-from core import LLM, SamplingParams
+from core import LLM, SamplingParams, StructuredOutputsParams
 from core.api.errors import RequestError
 from tests.media.checkpoints import picture
 from tests.media.comparison import GREEDY, Answer, Reference, assert_same, crowded, ours
@@ -109,7 +109,7 @@ def test_another_picture_or_sound_misses_the_cache_and_a_grammar_holds(
         others = [prompt_of(text, [picture(7)], sounds), prompt_of(text, pictures, [sound(3, 0.7)])]
         made = ours(llm, others)
         assert len({str(answer.logprobs) for answer in (*made, expected[2])}) == 3
-        params = SamplingParams(temperature=0.0, max_tokens=8, structured_outputs={"regex": "x{8}"})
+        params = SamplingParams(temperature=0.0, max_tokens=8, structured_outputs=StructuredOutputsParams(regex="x{8}"))
         [found] = llm.generate([prompt_of(text, pictures, sounds)], params, use_tqdm=False)
         assert found.outputs[0].text == "x" * 8
 

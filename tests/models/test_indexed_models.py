@@ -12,18 +12,18 @@ from transformers import AutoModelForCausalLM
 from core import LLM, SamplingParams
 from core.api.errors import CoreError
 from core.api.specs import LatentSpec
+from core_attention.cpu_paged.limits import GATHERED_BYTES
 from core_config.resolve import resolve
 from core_runtime.executor.worker import Worker
 from core_runtime.models.families import decoder_spec
-from core_runtime.specs.chosen_keys import SPAN
+from core_runtime.specs.chosen_keys import gathered_bytes
 from core_runtime.specs.model_part import Part
 from tests.inside import worker_of
 from tests.tiny_models import INDEXED, save_checkpoint
+from tests.ways import ROOM, WAYS, opened, sampled
 
-PROMPTS = [list(range(5, 52)), [9, 9, 8, 7] * 5, [200]]
 UNLIKE = [list(range(5, 52)), list(range(250, 230, -1)), [200]]
 """Prompts for transformers, whose choice among equal scores is any: keys of repeated tokens can have equal scores."""
-ROOM = {"max_model_len": 128, "kv_cache_memory_bytes": 4 << 20, "max_num_seqs": 4, "dtype": "float32"}
 KINDS = ("deepseek_v32", "glm_moe_dsa", "axk2")
 TOKENS = 32
 
@@ -48,10 +48,6 @@ def expected(checkpoints: dict[str, Path]) -> dict[str, list]:
             own = scores.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
             found.setdefault(kind, []).append((own, whole[len(ids) :].tolist()))
     return found
-
-
-def opened(path: Path, **settings: object) -> LLM:
-    return LLM(model=str(path), use_tqdm_on_load=False, **{**ROOM, **settings})
 
 
 def answers(llm: LLM) -> list[tuple[torch.Tensor, list[int]]]:
@@ -88,37 +84,6 @@ def test_the_index_matters(checkpoints, expected) -> None:
     """Read whole, the same weights have another text: what the other tests compare is not attention without an index."""
     with opened(checkpoints["deepseek_v32"], hf_overrides={"index_topk": 128, "max_position_embeddings": 128}) as llm:
         assert [tokens for _, tokens in answers(llm)][:2] != [tokens for _, tokens in expected["deepseek_v32"]][:2]
-
-
-WAYS = {
-    "chunks of 5": {"max_num_batched_tokens": 5},
-    "blocks of 1": {"block_size": 1},
-    "preempted": {"num_gpu_blocks_override": 12, "rounds": 2},
-    "cached prefixes": {"rounds": 2},
-    "blocks from host memory": {"num_gpu_blocks_override": 12, "kv_offloading_size": 0.01, "rounds": 3},
-    "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}},
-    "planned ahead": {"async_scheduling": True, "rounds": 2},
-    "asleep in between": {"rounds": 2, "sleeps": True, "enable_sleep_mode": True},
-}
-
-
-def sampled(path: Path, alone: bool = False, rounds: int = 1, sleeps: bool = False, **settings: object) -> list:
-    """Tokens and log-probabilities of the last of some rounds of sampled requests."""
-    asked = [
-        SamplingParams(temperature=0.8, seed=n, max_tokens=30, ignore_eos=True, logprobs=2) for n in range(len(PROMPTS))
-    ]
-    prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
-    with opened(path, **settings) as llm:
-        for number in range(rounds):
-            if sleeps and number:
-                llm.sleep(level=1)
-                llm.wake_up()
-            if alone:
-                outputs = [llm.generate(*one, use_tqdm=False)[0] for one in zip(prompts, asked, strict=True)]
-            else:
-                outputs = llm.generate(prompts, asked, use_tqdm=False)
-    choices = [output.outputs[0] for output in outputs]
-    return [(c.token_ids, [{t: p.logprob for t, p in at.items()} for at in c.logprobs]) for c in choices]
 
 
 @pytest.fixture(scope="module", params=["fast", "reference"])
@@ -197,11 +162,13 @@ def test_memory_is_planned(checkpoints, kind, keys, dtype, item) -> None:
     plan, spec = planned.memory, decoder_spec(planned.engine.model.hf_config)
     assert worker.kv_nbytes == plan.kv
     assert worker.weights_nbytes == plan.weights
-    (sizes,) = {(mixer.rank + mixer.rope_size) for mixer in spec.mixers if isinstance(mixer, LatentSpec)}
+    latents = [mixer for mixer in spec.mixers if isinstance(mixer, LatentSpec)]
+    (sizes,) = {mixer.rank + mixer.rope_size for mixer in latents}
     assert plan.kv_per_token == len(spec.mixers) * sizes * item + keys * INDEXED["index_head_dim"] * max(item, 2)
     held = worker.runner.forward.model.workspace.nbytes
     worker.close()
-    assert plan.workspace == held + plan.limits.tokens * SPAN * sizes * item
+    room = max(gathered_bytes(mixer, item, plan.limits.tokens, GATHERED_BYTES) for mixer in latents)
+    assert plan.workspace == held + room and 0 < room <= GATHERED_BYTES
 
 
 def test_room_for_chosen_keys_is_what_was_planned(checkpoints) -> None:

@@ -146,8 +146,10 @@ def shared_blocks(spec: DecoderSpec, heads: HeadsSpec, shared: int) -> list[Bloc
     """Return the blocks of a model whose last `shared` ones have the keys and values of an earlier one."""
     blocks = list(spec.blocks)
     for index, lender in lenders(spec, shared).items():
-        kind = spec.mixers[lender].kind
-        if spec.mixers[index].cached != spec.mixers[lender].cached:
+        mixer, lent = spec.mixers[index], spec.mixers[lender]
+        kind = lent.kind
+        assert isinstance(mixer, AttentionSpec) and isinstance(lent, AttentionSpec), "such families have no states"
+        if mixer.cached != lent.cached:
             raise UserError(
                 f"num_kv_shared_layers is {shared} in the model's configuration, but layer {index} has heads of another number "
                 f"or size than layer {lender}, whose keys and values it reads; expected equal ones."

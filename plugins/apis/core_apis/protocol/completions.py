@@ -29,11 +29,13 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
     prompt: text, token ids, or a list of either. logprobs: number of most likely tokens to report.
     prompt_embeds: prompts that are embeddings, which come before those of `prompt`: base64 of a tensor in a file of
         torch.save or safetensors, or a list of these.
+    max_completion_tokens: as in chats, in place of `max_tokens`: llm-d's sidecar sends both.
     """
 
     prompt: str | list[Any] | None = None
     prompt_embeds: str | list[str] | None = None
     max_tokens: Int32 | None = None
+    max_completion_tokens: Int32 | None = None
     echo: bool | None = None
     logprobs: Int32 | None = None
     best_of: Int32 | None = None
@@ -60,22 +62,27 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
             )
 
     @property
+    def limit(self) -> int:
+        """Return the limit on an answer's tokens."""
+        limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+        return DEFAULT_MAX_TOKENS if limit is None else limit
+
+    @property
     def prompt_only(self) -> bool:
         """Whether the client wants its own prompt scored and nothing generated."""
-        return bool(self.echo) and self.max_tokens == 0
+        return bool(self.echo) and self.limit == 0
 
     def params(self, defaults: dict[str, Any]) -> SamplingParams:
         """Return the sampling parameters.
 
         A prompt that is only scored still samples one token, which the answer leaves out.
         """
-        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         prompt_logprobs = self.prompt_logprobs
         if self.echo and self.logprobs is not None and prompt_logprobs is None:
             prompt_logprobs = self.logprobs
         return self.shared_params(
             defaults,
-            max_tokens=1 if self.prompt_only else max_tokens,
+            max_tokens=1 if self.prompt_only else self.limit,
             logprobs=self.logprobs,
             prompt_logprobs=prompt_logprobs,
         )

@@ -93,7 +93,7 @@ class ChosenKeys:
     @property
     def nbytes(self) -> int:
         """Bytes of the room so far: it grows to that of the largest step."""
-        return self._room.nbytes
+        return int(self._room.numel())
 
     def attend(
         self, layer: LatentLayer, q_latent: Tensor, q_pe: Tensor, chosen: Tensor, metadata: Metadata, out: Tensor

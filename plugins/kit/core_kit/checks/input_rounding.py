@@ -1,6 +1,7 @@
 """Check of products that round their inputs themselves.
 
-Owns: the check. Never does: define the rounding; `core_runtime.weights.input_rounding` does. Called by: `core_kit.checks.kernels`.
+Owns: the check. Never does: define the rounding (`core_runtime.weights.input_rounding` does). Called by:
+`core_kit.checks.kernels`.
 """
 
 from __future__ import annotations

@@ -203,6 +203,10 @@ class StoreTier:
         self.writer.forget(name)
         self._condemn(name)
 
+    def pages(self) -> Iterator[tuple[int, bytes]]:
+        """List nothing: names of objects tell neither group nor digest, and a store does not say what it drops."""
+        return iter(())
+
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until all queued pages are stored; False when that takes too long or the store fails."""
         return self.writer.flush(timeout_s)

@@ -51,7 +51,7 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
             if rows is not None and options:
                 raise RequestError(f"{OPTIONS} concerns pictures, and {place} has rows; leave it out.", param=OPTIONS)
             if rows is not None:
-                sources.append(embeds_source(lambda rows=rows: rows, config, place, DATA, name))
+                sources.append(_of_rows(rows, config, place, name))
                 continue
             sources.append(_source(item, place, name, options))
     return sources
@@ -112,6 +112,11 @@ def _rows(item: Any, place: str, modality: str) -> Given | None:
         return None
     array = item.detach().cpu().float().numpy() if hasattr(item, "detach") else item
     return Given(np.asarray(array, np.float32), grid)
+
+
+def _of_rows(rows: Given, config: MediaConfig, place: str, modality: str) -> MediaSource:
+    """Return the source of rows of a script. Raises RequestError where the engine takes none."""
+    return embeds_source(lambda: rows, config, place, DATA, modality)
 
 
 def _is_rows(given: Any) -> bool:

@@ -55,7 +55,8 @@ def given_part(given: object, kind: str) -> Given:
             raise RequestError(
                 f"{kind} has the key {unknown[0]!r:.80}; expected '{kind}', and '{GRID}' where a model needs it"
             )
-        given, grid = given.get(kind), given.get(GRID)
+        grid = given.get(GRID)
+        given = given.get(kind)
     if not isinstance(given, str):
         raise RequestError(f"{kind} is missing; {FORM}")
     return Given(given, grid)

@@ -76,44 +76,23 @@ long sequence_of(const int32_t *cu_seqlens, long batch, long row) {
     return std::upper_bound(cu_seqlens, cu_seqlens + batch + 1, int32_t(row)) - cu_seqlens - 1;
 }
 
-// Where a cache has the chosen keys [group, group + 16) of a row; lanes without a key repeat the first.
-template <class Word> struct ChosenGroup {
-    const Word *from[16];
-    const Word *apart[16]; // those that do not lie beside the one before
-    int count = 0;
-    ChosenGroup(const ChosenCall &c, const int32_t *chosen, long sequence, long group, long end, long words) {
-        const bool grouped = c.block_size % 16 == 0;
-        const Word *before = nullptr;
+// Word: the neighbouring numbers of a key that a product sums. Sixteen keys are copied side by side: chosen keys that share a
+// group of the cache then read the same lines in one pass.
+template <class Word> void gather_chosen(const ChosenCall &c, long row, long begin, long end, long pair) {
+    const bool grouped = c.block_size % 16 == 0;
+    const long sequence = sequence_of(c.cu_seqlens, c.batch, c.first + row), words = c.dim / pair, step = grouped ? 16 : 1;
+    const int32_t *chosen = c.chosen + (c.first + row) * c.chosen_row_stride;
+    for (long group = begin; group < end && chosen[group] >= 0; group += 16) {
+        const Word *from[16];
         for (long lane = 0; lane < 16; lane++) {
             const bool is_key = group + lane < end && chosen[group + lane] >= 0;
             const long slot = index_slot(c, sequence, chosen[is_key ? group + lane : group]), offset = slot % c.block_size;
-            const Word *block = (const Word *)(c.cache + (size_t)(slot / c.block_size) * c.block_bytes);
-            const Word *start = block + (grouped ? offset / 16 * 16 * words : offset * words);
-            from[lane] = start + (grouped ? offset % 16 : 0);
-            if (start != before) apart[count++] = start;
-            before = start;
+            from[lane] = (const Word *)(c.cache + (size_t)(slot / c.block_size) * c.block_bytes);
+            from[lane] += grouped ? offset / 16 * 16 * words + offset % 16 : offset * words;
         }
-    }
-};
-
-// Word: the neighbouring numbers of a key that a product sums. Sixteen keys are copied side by side: chosen keys that share a
-// group of the cache then read the same lines in one pass. The lines of the next sixteen are fetched meanwhile: they lie so far
-// apart that the processor does not foresee them.
-template <class Word> void gather_chosen(const ChosenCall &c, long row, long begin, long end, long pair) {
-    const long sequence = sequence_of(c.cu_seqlens, c.batch, c.first + row), words = c.dim / pair;
-    const long step = c.block_size % 16 == 0 ? 16 : 1;
-    const int32_t *chosen = c.chosen + (c.first + row) * c.chosen_row_stride;
-    if (begin >= end || chosen[begin] < 0) return;
-    ChosenGroup<Word> keys(c, chosen, sequence, begin, end, words);
-    for (long group = begin; group < end && chosen[group] >= 0; group += 16) {
-        const long after = group + 16 < end && chosen[group + 16] >= 0 ? group + 16 : group;
-        const ChosenGroup<Word> next(c, chosen, sequence, after, end, words);
         Word *to = (Word *)c.to + row * c.room * words + group * words;
-        for (long i = 0; i < words; i++) {
-            for (int n = 0; n < next.count; n++) __builtin_prefetch(next.apart[n] + i * step);
-            for (long lane = 0; lane < 16; lane++) memcpy(to + i * 16 + lane, keys.from[lane] + i * step, sizeof(Word));
-        }
-        keys = next;
+        for (long i = 0; i < words; i++)
+            for (long lane = 0; lane < 16; lane++) memcpy(to + i * 16 + lane, from[lane] + i * step, sizeof(Word));
     }
 }
 

@@ -12,27 +12,20 @@ template <int Element> LANE F index_load(const uint8_t *p) {
     return as_float(shift_left<16>(load_u16((const uint16_t *)p)));
 }
 
-// Sixteen numbers of a key as float32, zeros from `count` on.
-template <int Element> LANE F index_numbers(const uint8_t *p, long count) {
-    if (count >= 16) return index_load<Element>(p);
-    alignas(64) uint8_t part[64] = {0};
-    memcpy(part, p, count * (Element == kCacheF32 ? 4 : 2));
-    return index_load<Element>(part);
-}
-
-// Sixteen keys as float32 side by side: number i of key j at to[16 * i + j].
-template <int Element> static void index_spread(const uint8_t *const (&from)[16], long dim, float *to) {
+// A key as float32 in every 16th place of `to`.
+template <int Element> static void index_spread(const uint8_t *from, long dim, float *to) {
     constexpr long bytes = Element == kCacheF32 ? 4 : 2;
-    alignas(64) int32_t turned[4][16];
+    alignas(64) float wide[16];
+    alignas(64) uint8_t part[64];
     for (long i = 0; i < dim; i += 16) {
-        const long count = at_most(16, dim - i);
-        for (long key = 0; key < 16; key += 4) {
-            I x[4];
-            for (int j = 0; j < 4; j++) x[j] = as_int(index_numbers<Element>(from[key + j] + i * bytes, count));
-            transpose(x); // number 4b + n of four keys is then block b of vector n
-            for (int n = 0; n < 4; n++) istore(turned[n], x[n]);
-            for (long n = 0; n < count; n++) memcpy(to + (i + n) * 16 + key, turned[n % 4] + n / 4 * 4, 16);
+        const uint8_t *p = from + i * bytes;
+        if (dim - i < 16) {
+            memset(part, 0, sizeof part);
+            memcpy(part, p, (dim - i) * bytes);
+            p = part;
         }
+        store(wide, index_load<Element>(p));
+        for (long j = 0; j < at_most(16, dim - i); j++) to[(i + j) * 16] = wide[j];
     }
 }
 
@@ -56,12 +49,14 @@ static void index_scores(const IndexCall *call, const IndexTask *task) {
     const IndexCall &c = *call;
     const IndexTask &t = *task;
     alignas(64) float keys[kMaxIndex * 16];
+    memset(keys, 0, c.dim * 16 * sizeof(float)); // lanes without a key have scores that nobody reads
     for (long first = t.first; first < t.end; first += 16) {
-        const uint8_t *from[16]; // lanes without a key repeat the last one; nobody reads their scores
-        for (long lane = 0; lane < 16; lane++) from[lane] = index_key(c, t.sequence, at_most(first + lane, t.end - 1));
-        if (c.element == kCacheF32) index_spread<kCacheF32>(from, c.dim, keys);
-        if (c.element == kCacheF16) index_spread<kCacheF16>(from, c.dim, keys);
-        if (c.element == kCacheBF16) index_spread<kCacheBF16>(from, c.dim, keys);
+        for (long lane = 0; lane < at_most(16, t.end - first); lane++) {
+            const uint8_t *key = index_key(c, t.sequence, first + lane);
+            if (c.element == kCacheF32) index_spread<kCacheF32>(key, c.dim, keys + lane);
+            if (c.element == kCacheF16) index_spread<kCacheF16>(key, c.dim, keys + lane);
+            if (c.element == kCacheBF16) index_spread<kCacheBF16>(key, c.dim, keys + lane);
+        }
         for (long row = 0; row < t.rows; row++) {
             if (t.position + row < first) continue;
             const float *q = c.q + (t.token + row) * c.q_row_stride, *weights = c.weights + (t.token + row) * c.weights_row_stride;

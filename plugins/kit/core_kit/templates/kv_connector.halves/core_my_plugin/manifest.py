@@ -14,9 +14,7 @@ CONTRACT = 1
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of --kv-connectors-config.my_plugin."""
 
-    directory: Annotated[
-        str, msgspec.Meta(description="directory of pages, made when it is missing; empty: one for this engine")
-    ] = ""
+    directory: Annotated[str, msgspec.Meta(description="directory of pages; empty: one for this engine")] = ""
 
 
 @hookimpl

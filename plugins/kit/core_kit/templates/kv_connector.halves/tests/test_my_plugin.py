@@ -13,5 +13,4 @@ def test_conformance(case):
 def test_pages_that_come_back_change_no_token(generate_greedily):
     prompts = [[1, *range(10, 70)], [1, *range(110, 170)], [1, *range(10, 70), 5]]
     small = {"num_gpu_blocks_override": 12, "max_num_seqs": 1}
-    named = {"kv_connectors": ["my_plugin"]}
-    assert generate_greedily(prompts, **small, **named) == generate_greedily(prompts, **small)
+    assert generate_greedily(prompts, **small, kv_connectors=["my_plugin"]) == generate_greedily(prompts, **small)
