@@ -17,6 +17,7 @@ class BatchArgs(ArgumentGroup, frozen=True, kw_only=True):
             "Class of requests whose service_tier is left out or auto. flex: after all others, with what these leave of each "
             "step.",
             choices=("default", "flex"),
+            since="0.2.0",
         ),
     ] = "default"
     batch_directory: Annotated[
@@ -25,9 +26,11 @@ class BatchArgs(ArgumentGroup, frozen=True, kw_only=True):
             "Directory of OpenAI's /v1/files and /v1/batches, which go on when the server is started again. Unset: the server "
             "has neither.",
             metavar="DIR",
+            since="0.2.0",
         ),
     ] = None
     batch_directory_size: Annotated[
-        int, Arg("Most bytes that the files of one API key take, results included.", human=True, ge=1 << 20)
+        int,
+        Arg("Most bytes that the files of one API key take, results included.", human=True, ge=1 << 20, since="0.2.0"),
     ] = 1024 * 1024 * 1024
-    max_batch_requests: Annotated[int, Arg("Most requests of one batch.", human=True, ge=1)] = 50_000
+    max_batch_requests: Annotated[int, Arg("Most requests of one batch.", human=True, ge=1, since="0.2.0")] = 50_000

@@ -19,6 +19,7 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             ge=1,
             le=1024,
             short=("dp",),
+            since="0.2.0",
         ),
     ] = 1
     data_parallel_rank: Annotated[
@@ -28,13 +29,14 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             "all of them. Beside --headless: of this rank in the group of an API server.",
             ge=0,
             short=("dpn",),
+            since="0.2.0",
         ),
     ] = None
     data_parallel_start_rank: Annotated[
-        int | None, Arg("Rank of the first engine of this command; unset: 0.", ge=0, short=("dpr",))
+        int | None, Arg("Rank of the first engine of this command; unset: 0.", ge=0, short=("dpr",), since="0.2.0")
     ] = None
     data_parallel_backend: Annotated[
-        str, Arg("What starts the engines: processes of this command.", choices=("mp",), short=("dpb",))
+        str, Arg("What starts the engines: processes of this command.", choices=("mp",), short=("dpb",), since="0.2.0")
     ] = "mp"
     data_parallel_hybrid_lb: Annotated[
         bool,
@@ -42,18 +44,20 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             "This command starts --data-parallel-size-local of the engines, behind its own address; a load balancer stands "
             "before all commands.",
             short=("dph",),
+            since="0.2.0",
         ),
     ] = False
     data_parallel_external_lb: Annotated[
-        bool, Arg("As --data-parallel-rank, which has to be given, implies.", short=("dpe",))
+        bool, Arg("As --data-parallel-rank, which has to be given, implies.", short=("dpe",), since="0.2.0")
     ] = False
     data_parallel_multi_port_external_lb: Annotated[
         bool,
         Arg(
             "This command starts a server for each of its engines (--data-parallel-size-local, from --data-parallel-start-rank "
-            "on), at --port and the ports after it; a load balancer stands before all of them. It starts one that dies again."
+            "on), at --port and the ports after it; a load balancer stands before all of them. It starts one that dies again.",
+            since="0.2.0",
         ),
     ] = False
     aggregate_engine_logging: Annotated[
-        bool, Arg("Log one line with the statistics of all engines, in place of one for each.")
+        bool, Arg("Log one line with the statistics of all engines, in place of one for each.", since="0.2.0")
     ] = False

@@ -161,7 +161,10 @@ class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
             "of the engine and a hash of all that its numbers depend on; full: with the number of engines between them; "
             "custom: --fingerprint-value; none: nothing.",
             choices=("weights", "full", "hash", "custom", "none"),
+            since="0.2.0",
         ),
     ] = "weights"
-    fingerprint_value: Annotated[str | None, Arg("`system_fingerprint` with --fingerprint-mode custom.")] = None
+    fingerprint_value: Annotated[
+        str | None, Arg("`system_fingerprint` with --fingerprint-mode custom.", since="0.2.0")
+    ] = None
     return_tokens_as_token_ids: Annotated[bool, Arg("Write tokens in log probabilities as token_id:N.")] = False

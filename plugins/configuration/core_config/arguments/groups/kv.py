@@ -71,19 +71,30 @@ class KVConnectorArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg(
             "HOST:PORT of the engines whose blocks kv_transfer_params may name; no other address is dialled.",
             commas=True,
+            since="0.2.0",
         ),
     ] = msgspec.field(default_factory=list)
     kv_key_file: Annotated[
         str | None,
-        Arg("File (mode 0600) with a secret of 32 bytes or more, the same for all these engines; unset: all are here."),
+        Arg(
+            "File (mode 0600) with a secret of 32 bytes or more, the same for all these engines; unset: all are here.",
+            since="0.2.0",
+        ),
     ] = None
     kv_lease: Annotated[
-        float, Arg("Seconds for which the blocks of a prompt wait for the engine that answers it.", gt=0, le=3600)
+        float,
+        Arg(
+            "Seconds for which the blocks of a prompt wait for the engine that answers it.",
+            gt=0,
+            le=3600,
+            since="0.2.0",
+        ),
     ] = 30.0
     kv_rate_limit: Annotated[
         int | None,
         Arg(
             "Bytes of KV blocks a second that this engine sends to others, and as many that it takes. Unset: no limit.",
             ge=10_000_000,
+            since="0.2.0",
         ),
     ] = None

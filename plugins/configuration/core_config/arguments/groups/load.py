@@ -54,7 +54,8 @@ class LoadArgs(ArgumentGroup, frozen=True, kw_only=True):
         bool,
         Arg(
             "Leave out plugins that core plugins doctor has found to change answers or pace, as long as they are installed in "
-            "that version and something else does their work. With --state-canary, in whose directory they are listed."
+            "that version and something else does their work. With --state-canary, in whose directory they are listed.",
+            since="0.2.0",
         ),
     ] = False
     use_tqdm_on_load: Annotated[bool, Arg("Show progress while weights are loaded.")] = True
@@ -70,7 +71,8 @@ class LoadArgs(ArgumentGroup, frozen=True, kw_only=True):
     pt_load_map_location: Annotated[
         str | None,
         Arg(
-            "No effect, with a warning: files of torch are read in the host's memory, from where each device gets its part."
+            "No effect, with a warning: files of torch are read in the host's memory, from where each device gets its part.",
+            since="0.2.0",
         ),
     ] = None
     keep_weights: Annotated[

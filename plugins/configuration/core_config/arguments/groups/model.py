@@ -31,7 +31,7 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
         ),
     ] = "auto"
     tokenizer_config: Annotated[
-        dict[str, Any], Arg("Own arguments of a tokenizer plugin: --tokenizer-config.KEY VALUE.")
+        dict[str, Any], Arg("Own arguments of a tokenizer plugin: --tokenizer-config.KEY VALUE.", since="0.2.0")
     ] = {}
     skip_tokenizer_init: Annotated[
         bool,
@@ -83,14 +83,16 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
         bool,
         Arg(
             "Outputs carry for each of their tokens the ids that could have been drawn, behind all filters (`sampling_mask`). "
-            "Requests above temperature 0 need a top_k of at most 2048."
+            "Requests above temperature 0 need a top_k of at most 2048.",
+            since="0.2.0",
         ),
     ] = False
     enable_return_routed_experts: Annotated[
         bool,
         Arg(
             "Ended outputs carry the experts that each layer chose for each token that was computed (`routed_experts`, "
-            "[tokens, layers, top_k])."
+            "[tokens, layers, top_k]).",
+            since="0.2.0",
         ),
     ] = False
     enable_prompt_embeds: Annotated[
@@ -120,13 +122,16 @@ class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
         str | None,
         Arg("Quantization method. Unset: what the checkpoint declares.", short=("q",), plugin="quantization"),
     ] = None
-    allow_deprecated_quantization: Annotated[bool, Arg("No effect: no method is marked for removal.")] = False
+    allow_deprecated_quantization: Annotated[
+        bool, Arg("No effect: no method is marked for removal.", since="0.2.0")
+    ] = False
     quantization_config: Annotated[dict[str, Any], Arg("The quantization method's own arguments.")] = {}
     hf_config_path: Annotated[
         str | None,
         Arg(
             "Directory or hub name whose config.json replaces the checkpoint's own; --hf-overrides are laid over it.",
             metavar="DIR",
+            since="0.2.0",
         ),
     ] = None
     hf_overrides: Annotated[dict[str, Any], Arg("Values that replace those of the model's configuration.")] = {}

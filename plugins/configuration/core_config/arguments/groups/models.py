@@ -17,6 +17,7 @@ class SeveralModelsArgs(ArgumentGroup, frozen=True, kw_only=True):
             "YAML file with a list of models that `core serve` offers at one address, each with its own arguments, `pinned` "
             "and `idle_timeout`; several models on the command line share all arguments.",
             metavar="FILE",
+            since="0.2.0",
         ),
     ] = None
     model_budget: Annotated[
@@ -26,6 +27,7 @@ class SeveralModelsArgs(ArgumentGroup, frozen=True, kw_only=True):
             "are asked for. Unset: the available memory at the start.",
             human=True,
             gt=0,
+            since="0.2.0",
         ),
     ] = None
     model_turn: Annotated[
@@ -34,6 +36,7 @@ class SeveralModelsArgs(ArgumentGroup, frozen=True, kw_only=True):
             "Seconds that a model in use may keep others waiting for its memory; then it takes no new requests until these "
             "had their turn. At least four times what a change of models takes.",
             ge=0,
+            since="0.2.0",
         ),
     ] = 5.0
     model_idle_timeout: Annotated[
@@ -42,5 +45,6 @@ class SeveralModelsArgs(ArgumentGroup, frozen=True, kw_only=True):
             "Seconds without a request after which a model gives its memory back. `keep_alive` of a request says otherwise "
             "for once. Unset: when another model needs it.",
             ge=0,
+            since="0.2.0",
         ),
     ] = None

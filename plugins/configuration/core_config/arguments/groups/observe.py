@@ -56,21 +56,24 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
         str | None,
         Arg(
             "With --vllm-metrics: write also the names that vLLM has hidden since this version of it, such as 0.10. Of our own "
-            "metrics none is hidden."
+            "metrics none is hidden.",
+            since="0.2.0",
         ),
     ] = None
     enable_mfu_metrics: Annotated[
         bool,
         Arg(
             "Estimate the operations of the steps, and the bytes that they read and write, from the model's shapes, as "
-            "metrics. A model on transformers' modules has none."
+            "metrics. A model on transformers' modules has none.",
+            since="0.2.0",
         ),
     ] = False
     cudagraph_metrics: Annotated[
         bool,
         Arg(
             "Count recorded steps as metrics: how often a recording was made, replayed, or could not be used, and the rows "
-            "that steps were padded with."
+            "that steps were padded with.",
+            since="0.2.0",
         ),
     ] = False
     otlp_traces_endpoint: Annotated[
@@ -92,11 +95,12 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
         dict[str, Any] | None,
         Arg(
             "Upper bounds of the buckets of histograms in /metrics, by what they measure: time_to_first_token, "
-            "inter_token_latency and request_latency in seconds, request_tokens, request_params_n. Not given: the usual bounds."
+            "inter_token_latency and request_latency in seconds, request_tokens, request_params_n. Unset: the usual bounds.",
+            since="0.2.0",
         ),
     ] = None
     log_error_stack: Annotated[
-        bool, Arg("Log each refused request with the place in the code that refused it, as a traceback.")
+        bool, Arg("Log each refused request with the place in the code that refused it, as a traceback.", since="0.2.0")
     ] = False
     log_level: Annotated[
         str | None,
@@ -130,22 +134,28 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
             "A step with a difference is discarded and computed again.",
             ge=0,
             le=1,
+            since="0.2.0",
         ),
     ] = 0.0
     audit_budget: Annotated[
-        float, Arg("Most percent of the engine's step time that --audit-share may take.", gt=0, le=100)
+        float, Arg("Most percent of the engine's step time that --audit-share may take.", gt=0, le=100, since="0.2.0")
     ] = 1.0
     audit_dump: Annotated[
         str | None,
-        Arg("Directory that gets both sides of what an audit finds. Unset: they are not kept.", metavar="DIR"),
+        Arg(
+            "Directory that gets both sides of what an audit finds. Unset: they are not kept.",
+            metavar="DIR",
+            since="0.2.0",
+        ),
     ] = None
-    audit_dump_ids: Annotated[bool, Arg("Whether token ids are among what --audit-dump keeps.")] = False
+    audit_dump_ids: Annotated[bool, Arg("Whether token ids are among what --audit-dump keeps.", since="0.2.0")] = False
     crash_dump: Annotated[
         str | None,
         Arg(
             "Directory in which an engine keeps a file about the steps that it computes: shapes and lengths, never ids or "
             "texts. It stays where an engine dies of a step. Unset: there is none.",
             metavar="DIR",
+            since="0.2.0",
         ),
     ] = None
     max_callback_ms: Annotated[
@@ -161,7 +171,8 @@ class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
         bool,
         Arg(
             "Name each block of the model in profiles, for torch's profiler and, on CUDA, as NVTX ranges. Steps are not "
-            "recorded then, since a recording has no ranges."
+            "recorded then, since a recording has no ranges.",
+            since="0.2.0",
         ),
     ] = False
     profiler_config: Annotated[

@@ -97,8 +97,9 @@ class PoolingArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg(
             "Plugin that makes prompts of the data of a /pooling request, and the answer of their vectors or classes.",
             plugin="io_processor",
+            since="0.2.0",
         ),
     ] = None
     io_processor_config: Annotated[
-        dict[str, Any], Arg("Own arguments of that plugin: --io-processor-config.KEY VALUE.")
+        dict[str, Any], Arg("Own arguments of that plugin: --io-processor-config.KEY VALUE.", since="0.2.0")
     ] = {}

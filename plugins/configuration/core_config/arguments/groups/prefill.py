@@ -19,5 +19,6 @@ class PrefillArgs(ArgumentGroup, frozen=True, kw_only=True):
             "URLs of servers with kv_role kv_producer and --quotes, such as http://10.0.0.7:8000. A prompt is computed by one "
             "of them where its wait and prefill there and the transfer of its pages are foretold to take less than here.",
             commas=True,
+            since="0.2.0",
         ),
     ] = msgspec.field(default_factory=list)

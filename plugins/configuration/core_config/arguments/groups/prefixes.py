@@ -26,7 +26,8 @@ class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg(
             "Where the last layers read the keys and values of earlier ones (Gemma 3n, Gemma 4), compute them for those tokens "
             "of a prompt alone whose results are read: the last one, or all where their log-probabilities are asked for. "
-            "Changes no bit of an answer."
+            "Changes no bit of an answer.",
+            since="0.2.0",
         ),
     ] = False
     prefix_match_unit: Annotated[
@@ -62,7 +63,8 @@ class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg(
             "Round the recurrent part of states in float16 up or down by chance, so that sums over many tokens are right on "
             "average. The chance depends on the token's position alone: a request's states do not depend on chunks or caches. "
-            "torch_sdpa serves it."
+            "torch_sdpa serves it.",
+            since="0.2.0",
         ),
     ] = False
     mamba_cache_mode: Annotated[

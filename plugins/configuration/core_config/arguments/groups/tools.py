@@ -20,5 +20,6 @@ class ToolArgs(ArgumentGroup, frozen=True, kw_only=True):
             "http://127.0.0.1:9000/mcp (a path that ends in /sse: the older transport), or HOST:PORT, which means "
             "http://HOST:PORT/sse. This server calls the tools itself. Needs the package mcp.",
             commas=True,
+            since="0.2.0",
         ),
     ] = msgspec.field(default_factory=list)
