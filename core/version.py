@@ -1,3 +1,3 @@
 """The version of the distribution. Owns: one string, equal to the one in `pyproject.toml`. Called by: all packages."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
