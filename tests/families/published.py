@@ -273,7 +273,7 @@ def step_35(**sizes: Any) -> Published:
         "moe_layers_enum": "2,3", "moe_router_scaling_factor": 1.7, "sliding_window": 7, "norm_expert_weight": True,
         "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention", "sliding_attention"],
         "attention_other_setting": {
-            "attention_type": "sliding_attention", "num_attention_heads": 4, "head_dim": 8,
+            "attention_type": "sliding_attention", "num_attention_heads": 4, "head_dim": shape["head_dim"],
             "num_attention_groups": shape["num_attention_groups"],
         },
         "rope_theta": [500.0, 90.0, 90.0, 500.0, 90.0], "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0],

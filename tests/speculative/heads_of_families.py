@@ -23,11 +23,21 @@ from tests.speculative.oracles import NextToken
 SIZES: dict[str, Any] = {"vocab_size": 264, "max_position_embeddings": 512, "eos_token_id": 2, "pad_token_id": 0}
 """Of a tokenizer of bytes."""
 LATENT_SIZES = {"qk_nope_head_dim": 16, "v_head_dim": 16, "kv_lora_rank": 32}
-"""Heads that the processor's own kernels take, whose bits depend on nothing else."""
-LATENT = ("pangu_ultra_moe", "longcat_flash")
+OWN_SIZES: dict[str, dict[str, Any]] = {
+    "pangu_ultra_moe": LATENT_SIZES,
+    "longcat_flash": LATENT_SIZES,
+    "eagle of deepseek": {},
+    "eagle of mistral_large_3": {},
+    "eagle of minicpm": {"num_attention_heads": 2, "num_key_value_heads": 1, "attention_multiplier": 0.25},
+    "mimo_v2_flash": {"head_dim": 24, "v_head_dim": 16},
+}
+"""Heads that the processor's own kernels take, whose bits depend on nothing else; those of all others have 16 numbers."""
 MTP = ("mellum", "hy_v3", "mimo_v2_flash", *OTHERS)
 EAGLE = tuple(f"eagle of {name}" for name in LAYOUTS)
 HEADS = (*MTP, *EAGLE)
+
+FEW_BLOCKS = {"mellum": 26, "mimo_v2_flash": 26, "eagle of llama4": 26, "step3p5": 42}
+"""See `Proposer.few`: windows have blocks of their own."""
 
 Drafts = Callable[[list[int], int], list[int]]
 
@@ -44,16 +54,17 @@ def _write(path: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Path
 def drafting_model(name: str, folder: Path) -> tuple[Proposer, Drafts]:
     """Write a model and its head. Returns how the engine is told of them, and what plain torch drafts behind tokens."""
     keys = (("num_speculative_tokens", 3),)
+    sizes = {**SIZES, **OWN_SIZES.get(name, {"head_dim": 16})}
+    few = FEW_BLOCKS.get(name, 18)
     if name in MTP:
-        sizes = {**SIZES, **(LATENT_SIZES if name in LATENT else {})}
         model = OTHERS[name](folder, **sizes) if name in OTHERS else made(name, folder, **sizes)
         path = _write(folder / "model", model.config, model.state)
-        return Proposer(name, "mtp", path, keys=keys), _drafts(model.target, model.oracle, 1.0)
+        return Proposer(name, "mtp", path, keys=keys, few=few), _drafts(model.target, model.oracle, 1.0)
     of = name.removeprefix("eagle of ")
-    pair = made_eagle(of, folder, **SIZES)
+    pair = made_eagle(of, folder, **sizes)
     path = _write(folder / "model", pair.config, pair.state)
     head = _write(folder / "head", pair.draft_config, pair.draft_state)
-    return Proposer(name, "eagle", path, head, keys), _drafts(pair.target, pair.oracle, pair.width)
+    return Proposer(name, "eagle", path, head, keys, few), _drafts(pair.target, pair.oracle, pair.width)
 
 
 def _drafts(target: Any, oracle: NextToken, width: float) -> Drafts:

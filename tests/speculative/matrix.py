@@ -54,13 +54,16 @@ Bits = list[tuple[list[int], list[dict[int, float]]]]
 
 @dataclass(frozen=True)
 class Proposer:
-    """One kind of draft. target, draft: checkpoints; draft None: the method needs none."""
+    """One kind of draft. target, draft: checkpoints; draft None: the method needs none. few: blocks that hold one request of
+    the largest length, and not all at once.
+    """
 
     name: str
     method: str
     target: Path
     draft: Path | None = None
     keys: tuple[tuple[str, Any], ...] = ()
+    few: int = 18
 
     def config(self, *, adaptive: bool) -> dict[str, Any]:
         """`--speculative-config`."""
@@ -122,7 +125,7 @@ class Matrix:
         arguments = dict(WAYS[way])
         adaptive = arguments.pop("adaptive", False)
         if arguments.pop("blocks", None):
-            arguments["num_gpu_blocks_override"] = 18
+            arguments["num_gpu_blocks_override"] = proposer.few
         expected = self._plain(proposer.target, str(arguments.get("dtype", "float32")))
         bits, stats = run(proposer.target, **arguments, speculative_config=proposer.config(adaptive=adaptive))
         assert bits == expected, f"{proposer.name}, {way}: other bits than without drafts"
