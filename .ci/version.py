@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "core" / "version.py"
-IMAGE = re.compile(r"\b(core:)\d+\.\d+\.\d+")
+IMAGE = re.compile(r"\b(core:|newTag: )\d+\.\d+\.\d+")
 OWN_VERSION = re.compile(r'(?m)^(version = ")[^"]+(")')
 PIN = re.compile(r'("core-engine(?:-[a-z-]+)?(?:\[[a-z,-]+\])?==)[^"]+(")')
 VERSION = re.compile(r'(__version__ = ")([^"]+)(")')

@@ -65,8 +65,9 @@ def test_a_block_that_was_not_filled_is_not_a_hit(tiers):
     engine.run(OTHER)
     engine.run(FIRST, fails=True)
     engine.device.blocks[:] = 255
+    num_loaded = engine.kv.connectors.copies.num_loaded
     assert engine.run(FIRST) == 32, "loaded again, with the right bytes"
-    assert engine.kv.connectors.copies.num_loaded == 16
+    assert engine.kv.connectors.copies.num_loaded == num_loaded + 8
 
 
 def test_wrong_values_are_not_saved():
