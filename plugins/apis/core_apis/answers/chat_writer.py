@@ -135,7 +135,7 @@ class ChatWriter:
         parts = self._parts(completion) if self.is_parsed else None
         text = completion.text if parts is None else parts.text
         logprobs = self._chat_logprobs(completion)
-        has_more = completion.finish_reason is not None or (parts is not None and bool(parts.calls or parts.reasoning))
+        has_more = completion.finish_reason is not None or _calls_or_thinks(parts)
         is_told = logprobs is not None or completion.sampling_mask is not None or self.request.return_token_ids
         if not (text or has_more or is_told):
             return None
@@ -191,6 +191,11 @@ class ChatWriter:
             return None
         top = self.request.top_logprobs or 0
         return self.logprobs.long_chat(completion.token_ids, completion.logprobs, top)
+
+
+def _calls_or_thinks(parts: MessageParts | None) -> bool:
+    """Whether an output has a piece of a call or of reasoning."""
+    return parts is not None and bool(parts.calls or parts.reasoning)
 
 
 class ChatAnswer:

@@ -284,15 +284,20 @@ class ModelRunner:
         All are computed where prompts are scored or pooled, where answers name the chosen experts, for drafts that read
         hidden states, for drafts that are trees, and for pictures that some blocks add to.
         """
-        if self.forward.tail is None or step.continues or step.trees is not None or self.facts is not None:
-            return None
-        if self.pooler is not None or (self.proposer is not None and self.proposer.needs_hidden):
-            return None
-        if isinstance(self.drafting, HeadsPass) or (self.drafting is not None and self.drafting.states is not None):
+        if self.forward.tail is None or self._reads_every_row or step.continues or step.trees is not None:
             return None
         if len(step.positions) == step.num_tokens or (self.batch.scored and scores_some(step, self.batch)):
             return None
         return step.positions if given is None or given.added is None else None
+
+    @property
+    def _reads_every_row(self) -> bool:
+        """Whether this engine reads results of all tokens: for facts of answers, for vectors, or for drafts."""
+        if self.facts is not None or self.pooler is not None:
+            return True
+        if self.proposer is not None and self.proposer.needs_hidden:
+            return True
+        return isinstance(self.drafting, HeadsPass) or (self.drafting is not None and self.drafting.states is not None)
 
     def _fill_states(self, step: StepInput) -> None:
         """Fill the states of cross attention of the sequences that begin in this step."""
