@@ -4,7 +4,8 @@ Owns: a process that has pages, one that takes them, and the bytes a second of e
 `mooncake` with a lease, `shm` as files in memory. Never does: run a model. The ways take turns, so that whatever else runs on
 the machine slows all of them; a copy within one process is timed beside them for comparison.
 
-A way whose package is not installed is left out, and said to be. Every page is verified, as it is for an engine.
+A way whose package is not installed is left out, and said to be. Every page is verified, as it is for an engine. A turn in which
+pages are missing, where an engine would compute them, has no speed: it is left out of the medians, and told with its reason.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def main() -> None:
 def _measure(options: argparse.Namespace, blocks: list[PrefixKey], directory: str) -> None:
     takers: dict[str, Taker] = {}
     rates: dict[str, list[float]] = {"copy in one process": []}
+    failed: dict[str, list[str]] = {}
     left_out: dict[str, str] = {}
     try:
         for number, way in enumerate(options.ways):
@@ -69,18 +71,21 @@ def _measure(options: argparse.Namespace, blocks: list[PrefixKey], directory: st
                 left_out[way] = str(error)
         memory = np.ones(options.page_kb << 10, np.uint8), np.ones(options.page_kb << 10, np.uint8)
         for turn in range(options.turns + 1):
-            for way, seconds in [
+            for way, (seconds, problem) in [
                 *((way, taker.take()) for way, taker in takers.items()),
-                ("copy in one process", _seconds(lambda: [np.copyto(*memory) for _ in blocks])),
+                ("copy in one process", (_seconds(lambda: [np.copyto(*memory) for _ in blocks]), "")),
             ]:
-                if turn:  # the first one warms up
+                if problem:
+                    failed.setdefault(way, []).append(f"turn {turn}, after {seconds:.1f} s: {problem}")
+                elif turn:  # the first one warms up
                     rates.setdefault(way, []).append(options.pages * (options.page_kb << 10) / seconds / 1e9)
     finally:
         for taker in takers.values():
             taker.close()
     medians = {way: round(statistics.median(values), 2) for way, values in rates.items()}
     told = {"MB": options.pages * options.page_kb / 1024, "turns": options.turns, "GB/s": medians, "left out": left_out}
-    print(json.dumps({**told, "load": os.getloadavg()[0]}))
+    whole = {way: len(values) for way, values in rates.items()}
+    print(json.dumps({**told, "whole turns": whole, "turns with missing pages": failed, "load": os.getloadavg()[0]}))
 
 
 class Taker:
@@ -98,27 +103,28 @@ class Taker:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._ticket()
 
-    def take(self) -> float:
-        """Return the seconds until all pages are here, verified."""
+    def take(self) -> tuple[float, str]:
+        """Return the seconds until all pages are here, verified, and why some are not; empty: they are."""
         if self._handoff is None:
             tier = DiskTier(self._directory, PRINT, 1 << 34, self._page_bytes)
-            seconds = _seconds(lambda: self._check([tier.read(0, key) for key in self._blocks]))
+            pages: list[Any] = []
+            seconds = _seconds(lambda: pages.extend(tier.read(0, key) for key in self._blocks))
             tier.close()
-            return seconds
+            return seconds, self._problem(pages, "")
         handoff, ticket = self._handoff, self._ticket()
 
-        def fetch() -> None:
-            handoff.claim("r", Source(HOST, self._port, ticket, ""), "")
-            claim = handoff.claim_of("r")
-            assert claim is not None
-            claim.know(lambda: [(0, key) for key in self._blocks])
-            claim.want(claim.offered.result(WAIT_S))
-            claim.done.result(WAIT_S)
-            self._check(list(claim.pages.values()), claim.problem)
-
-        seconds = _seconds(fetch)
+        begin = time.perf_counter()
+        why = handoff.claim("r", Source(HOST, self._port, ticket, ""), "")
+        claim = handoff.claim_of("r")
+        if claim is None:
+            return time.perf_counter() - begin, f"no claim: {why}"
+        claim.know(lambda: [(0, key) for key in self._blocks])
+        claim.want(claim.offered.result(WAIT_S))
+        claim.done.result(WAIT_S)
+        seconds = time.perf_counter() - begin
+        problem = self._problem(list(claim.pages.values()), claim.failure)
         handoff.end_claim("r")
-        return seconds
+        return seconds, problem
 
     def close(self) -> None:
         """End both."""
@@ -137,10 +143,9 @@ class Taker:
             raise SystemExit(f"The process that has pages for {self._way} has ended.")
         return ticket
 
-    def _check(self, pages: list[Any], problem: str = "") -> None:
+    def _problem(self, pages: list[Any], why: str) -> str:
         found = sum(page is not None for page in pages)
-        if found != len(self._blocks):
-            raise SystemExit(f"{self._way} has brought {found} of {len(self._blocks)} pages. {problem}")
+        return "" if found == len(self._blocks) else f"{found} of {len(self._blocks)} pages came; {why}"
 
 
 def _serve(way: str, directory: str, options: argparse.Namespace, blocks: list[PrefixKey]) -> None:

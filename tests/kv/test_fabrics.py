@@ -159,6 +159,39 @@ def test_a_library_that_fails_costs_hits_alone(make: Callable[..., Handoff]) -> 
     ends(one, other)
 
 
+class Late(Copies):
+    """A library that gives one read up, and writes its bytes while the next read goes on."""
+
+    def __init__(self, ends: dict[bytes, tuple[int, int]]) -> None:
+        super().__init__(ends)
+        self.num_late = 0
+        self._targets: list[int] = []
+
+    def read(self, place: bytes, source: int, target: int, num_bytes: int, limit_s: float) -> None:
+        if self.num_late:
+            self.num_late -= 1
+            self._targets.append(target)
+            raise PeerError("it has not read a page in time")
+        super().read(place, source, target, num_bytes, limit_s)
+        while self._targets:
+            ctypes.memset(self._targets.pop(), 255, num_bytes)
+
+
+def test_what_a_library_writes_late_harms_no_other_claim(make: Callable[..., Handoff]) -> None:
+    known: dict[bytes, tuple[int, int]] = {}
+    there = Late(known)
+    one = make(Copies(known))
+    other = make(there, place_of(one.roles.listen))
+    there.num_late = 1
+    assert received(other, lease(one)) == 0
+    assert received(other, lease(one)) == MANY, "it has another ring than the read that was given up"
+    assert not other.report_counts()["claim.pages_bad"]
+    ends(one, other)
+    transport = other._transport
+    assert isinstance(transport, FabricTransport)
+    assert len(transport._free) == fabric_module.MOST_RINGS, "no memory is lost"
+
+
 def test_two_ways_do_not_fit(make: Callable[..., Handoff], caplog: pytest.LogCaptureFixture) -> None:
     one = make(Copies({}))
     other = make(None, place_of(one.roles.listen))

@@ -283,7 +283,7 @@ class Handoff(KVConnector):
             self.leases.check_integrity()
 
     def _open(self, fingerprint: str) -> None:
-        if self._shape.places:
+        if self._shape.groups:
             fingerprint = shared_fingerprint(self._config, self._numerics)
         self._fingerprint = fingerprint
         place = self.roles.listen
