@@ -33,11 +33,14 @@ from core_kv_connectors.handoff.fabrics.fabric import Fabric, FabricTransport
 from core_kv_connectors.handoff.fabrics.mooncake import MooncakeFabric
 from core_kv_connectors.handoff.fabrics.nixl import NixlFabric
 from core_kv_connectors.handoff.roles import Roles
+from core_kv_connectors.peers.page_shape import GroupShape, PageShape
 from core_kv_connectors.tiers.disk import DiskTier
 
 WAYS = ("tcp", "shm", "nixl", "mooncake")
 HOST, PRINT = "127.0.0.1", "0a" * 16
 WAIT_S = 60.0
+LAYERS = 30
+"""Layers of a page, which ranks divide by heads."""
 
 
 def main() -> None:
@@ -47,9 +50,12 @@ def main() -> None:
     parser.add_argument("--page-kb", type=int, default=360, help="a block of 16 tokens of SmolLM2 135M: 360")
     parser.add_argument("--pages", type=int, default=128)
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--ranks", nargs=2, type=int, default=[1, 1], help="of the two ends; pages are arranged anew")
     parser.add_argument("--port", type=int, default=8331)
     parser.add_argument("--has", nargs=2, metavar=("WAY", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if any(ranks < 1 or (options.page_kb << 10) % (LAYERS * ranks) for ranks in options.ranks):
+        parser.error(f"--page-kb {options.page_kb} --ranks {options.ranks}: {LAYERS} layers of each rank must fill a page")
     blocks = [PrefixHasher().key(b"root", [number]) for number in range(options.pages)]
     if options.has:
         _serve(*options.has, options, blocks)
@@ -65,6 +71,9 @@ def _measure(options: argparse.Namespace, blocks: list[PrefixKey], directory: st
     left_out: dict[str, str] = {}
     try:
         for number, way in enumerate(options.ways):
+            if way == "shm" and options.ranks[0] != options.ranks[1]:
+                left_out[way] = "files are those of engines with the same ranks"
+                continue
             try:
                 takers[way] = Taker(way, options, blocks, directory, options.port + number)
             except ConfigError as error:
@@ -83,7 +92,7 @@ def _measure(options: argparse.Namespace, blocks: list[PrefixKey], directory: st
         for taker in takers.values():
             taker.close()
     medians = {way: round(statistics.median(values), 2) for way, values in rates.items()}
-    told = {"MB": options.pages * options.page_kb / 1024, "turns": options.turns, "GB/s": medians, "left out": left_out}
+    told = {"ranks": options.ranks, "MB": options.pages * options.page_kb / 1024, "turns": options.turns, "GB/s": medians, "left out": left_out}
     whole = {way: len(values) for way, values in rates.items()}
     print(json.dumps({**told, "whole turns": whole, "turns with missing pages": failed, "load": os.getloadavg()[0]}))
 
@@ -97,8 +106,10 @@ class Taker:
         self._blocks = blocks
         self._page_bytes = options.page_kb << 10
         self._way, self._directory, self._port = way, directory, port
-        self._handoff = None if way == "shm" else _handoff(way, self._page_bytes, options.pages, peer=port)
+        ranks = options.ranks[1]
+        self._handoff = None if way == "shm" else _handoff(way, self._page_bytes, options.pages, ranks, peer=port)
         sizes = ["--page-kb", str(options.page_kb), "--pages", str(options.pages), "--port", str(port)]
+        sizes += ["--ranks", *map(str, options.ranks)]
         command = [sys.executable, "-m", "benchmarks.kv_links", "--has", way, directory, *sizes]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._ticket()
@@ -161,15 +172,15 @@ def _serve(way: str, directory: str, options: argparse.Namespace, blocks: list[P
             print("files", flush=True)
         tier.close()
         return
-    handoff = _handoff(way, page_bytes, len(blocks), listen=options.port)
+    handoff = _handoff(way, page_bytes, len(blocks), options.ranks[0], listen=options.port)
     leased = [(None, 0, key, page) for key, page in zip(blocks, pages, strict=True)]
     for _ in sys.stdin:
         print(handoff.lease(leased, blocks[-1].digest, len(blocks), ""), flush=True)
     handoff.close(0.0)
 
 
-def _handoff(way: str, page_bytes: int, num_pages: int, *, listen: int = 0, peer: int = 0) -> Handoff:
-    """Return one end of a way: the one that listens, or the one that asks."""
+def _handoff(way: str, page_bytes: int, num_pages: int, ranks: int, *, listen: int = 0, peer: int = 0) -> Handoff:
+    """Return one end of a way: the one that listens, or the one that asks. ranks: of its engine."""
     config = EngineConfig(
         model=ModelConfig(model="none", served_names=("none",)),
         cache=CacheConfig(),
@@ -187,9 +198,12 @@ def _handoff(way: str, page_bytes: int, num_pages: int, *, listen: int = 0, peer
     roles = Roles.read(role, place, peers, lease_s=30.0, engine_id=None, has_key=False)
     size = 4 * num_pages * page_bytes
     moves = None if fabric is None else lambda number: FabricTransport(fabric, number)
-    return Handoff(
+    made = Handoff(
         config, lambda: PRINT, page_bytes, roles=roles, secret=b"", capacity=size, buffer=size, transport=moves
     )
+    layer = page_bytes // LAYERS // ranks
+    made.arrange(PageShape.of(ranks, [layer] * LAYERS, [GroupShape.of([[(layer, ranks)]] * LAYERS)]), "none")
+    return made
 
 
 def _seconds(work: Callable[[], object]) -> float:

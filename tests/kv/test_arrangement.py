@@ -159,6 +159,34 @@ def test_what_an_end_says_about_its_shape_is_limited() -> None:
     assert "bytes in a shape of 16" in Agreement(b"", "ab", 16, shape=ours).difference(lies.terms())
 
 
+def test_whatever_shape_is_said_to_fit_can_be_arranged() -> None:
+    """Of shapes that another end might say, none that is accepted reads or writes beside a page."""
+    dice = random.Random(5)
+    num_fitting = 0
+    for _ in range(3000):
+        ours = Shaped(dice.choice(RANKS)).shape
+        said = bytearray(msgspec.msgpack.encode(Shaped(dice.choice(RANKS)).shape))
+        for _ in range(dice.randrange(1, 4)):
+            said[dice.randrange(len(said))] = dice.choice((0, 1, 2, 3, 4, 6, 8, 12, 64, dice.randrange(256)))
+        try:
+            theirs = msgspec.msgpack.decode(bytes(said), type=PageShape)
+        except UNREADABLE:
+            continue
+        way = None if ours.why_not(theirs) else arrangement(theirs, ours)
+        if way is None:
+            continue
+        num_fitting += 1
+        number = 0
+        while number < len(theirs.groups) + theirs.num_state_pages:
+            unit = way.unit(number)
+            sent = [np.zeros(way.nbytes(each), np.uint8) for each in unit]
+            pages = [np.zeros(ours.page_bytes, np.uint8) for _ in way.ours(unit)]
+            if number != 2:  # the group of the states, whose pages have numbers of their own
+                way.arrange(unit, sent, pages)
+            number = max(number + 1, unit.stop)
+    assert num_fitting > 20
+
+
 def test_a_shape_of_too_many_words_is_undivided() -> None:
     """Its message is read from an end that has proved nothing, and is short."""
     sizes = [1 + index % 7 for index in range(400)]

@@ -31,7 +31,9 @@ pytestmark = pytest.mark.nodes
 MODULES = {"tcp": "core_kv_connectors", "nixl": "nixl_cu12", "mooncake": "mooncake"}
 LONG = {**ANSWER, "max_tokens": 24}
 LONGER = {**ANSWER, "n": 1, "max_tokens": 350, "stream": True}
-PROCESSES, STATES = (("A", "engine"), ("A", "front"), ("B", "engine"), ("B", "front")), ("leased", "claimed", "answering")
+PROCESSES = (("A", "engine"), ("A", "front"), ("B", "engine"), ("B", "rank"), ("B", "front"))
+STATES = ("leased", "claimed", "answering")
+MORE = {"A": ("--kv-lease", "3"), "B": ("--tensor-parallel-size", "2")}
 LIMIT_S = 60.0
 
 
@@ -208,7 +210,10 @@ def until(condition: Callable[[], bool], why: str) -> None:
 
 @pytest.mark.parametrize("pair", ["tcp", "nixl"], indirect=True)
 def test_each_process_dies_in_each_state(pair: Pair) -> None:
-    """Engines and fronts of both machines, while the lease waits, while its pages are on their way, and in the answer."""
+    """Engines, fronts and a rank, while the lease waits, while its pages are on their way, and in the answer.
+
+    The machine that answers has two ranks, so that pages are arranged anew.
+    """
     running: dict[str, tuple[Server, Path]] = {}
     with ExitStack() as opened:
 
@@ -216,7 +221,7 @@ def test_each_process_dies_in_each_state(pair: Pair) -> None:
             """The server of a machine; another one where its front was killed."""
             if side not in running or running[side][0].process.poll() is not None:
                 name = f"{side} {len(list(pair.place.iterdir()))}"
-                more = ["--max-model-len", "512", *(["--kv-lease", "3"] if side == "A" else [])]
+                more = ("--max-model-len", "512", *MORE[side])
                 running[side] = opened.enter_context(pair.server(side, name, *more)), pair.place / name
             server, log = running[side]
             with pair.network.inside(side):
@@ -233,12 +238,11 @@ def test_each_process_dies_in_each_state(pair: Pair) -> None:
             salt = f"{side} {which} {state}"
             params = pair.prefilled(ready("A"), cache_salt=salt)
             ready("B")
-            (engine,) = [
-                each
-                for each in psutil.Process(running[side][0].process.pid).children(recursive=True)
-                if is_engine(each)
-            ]
-            victim = engine if which == "engine" else psutil.Process(running[side][0].process.pid)
+            front = psutil.Process(running[side][0].process.pid)
+            below = front.children(recursive=True)
+            (engine,) = filter(is_engine, below)
+            ranks = [each for each in below if any("core_distributed.rank" in word for word in each.cmdline())]
+            victim = {"engine": [engine], "front": [front], "rank": ranks}[which][0]
             if state == "leased":
                 victim.kill()
             pair.network.delay_s = 0.2 if state == "claimed" else 0.0
@@ -256,7 +260,7 @@ def test_each_process_dies_in_each_state(pair: Pair) -> None:
             assert stream.is_whole or is_gone, f"{salt}: a request is lost"
             if which == "front":
                 running[side][0].process.wait(LIMIT_S)
-                assert not psutil.wait_procs([engine], LIMIT_S)[1], "an engine outlives its server"
+                assert not psutil.wait_procs([engine, *ranks], LIMIT_S)[1], "an engine outlives its server"
             until(lambda: not pair.leases(ready("A")), f"{salt}: a lease is left")
         before = pair.claims(ready("B"), "received")
         last = answered("last", pair.prefilled(ready("A"), cache_salt="last"))

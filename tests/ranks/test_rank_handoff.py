@@ -8,6 +8,7 @@ import pytest
 from transformers import Qwen3NextConfig
 
 from core import LLM, SamplingParams
+from core_kv_connectors.peers.arrangement import SentPages
 from tests.engine.kv_handoffs import connector_of, consuming, decode, handoffs_of, new_port, prefill, producing, told
 from tests.ranks.test_ranks import EXPERTS, SMALL
 from tests.tiny_models import save_checkpoint, save_model
@@ -82,11 +83,38 @@ def test_blocks_of_one_engine_serve_another_with_other_ranks(name: str, of: int,
         counts = handoffs_of(other).counts()
         assert counts["claim.pages_received"] == counts["claim.pages_announced"] and not counts["claim.pages_bad"]
         assert not counts["buffered_bytes"] and not connector_of(other).claimed()
+        connector = connector_of(one)
+        if name == "deepseek_v2":
+            assert SentPages(connector._shape).nbytes(0) * of == connector._page_bytes, "one rank's latents are sent"
         other.reset_prefix_cache()
         lease = prefill(one, "b", PROMPT)
-        connector_of(one).cleared()
+        connector.cleared()
         answer = decode(other, "b", PROMPT, PARAMS, lease)
         assert told(answer) == expected and not answer.num_cached_tokens, "the lease has gone, and all is computed"
+
+
+def test_drafts_and_sleep_with_states_in_other_ranks(tmp_path: Path) -> None:
+    """Drafts keep a copy of each state, and leases end with the cache that a sleep drops."""
+    drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    settings: dict[str, Any] = {"model": saved_model("lfm2", tmp_path), "use_tqdm_on_load": False, **ROOM}
+    with LLM(**settings) as alone:
+        expected = told(alone.generate([{"prompt_token_ids": PROMPT}], PARAMS, use_tqdm=False)[0])
+    settings |= {"enable_sleep_mode": True, **drafts}
+    port = new_port()
+    with (
+        LLM(**settings, **producing(port), **ranks(4)) as one,
+        LLM(**settings, **consuming(port), **ranks(2)) as other,
+    ):
+        lease = prefill(one, "a", PROMPT)
+        one.sleep(2)
+        one.wake_up()
+        answer = decode(other, "a", PROMPT, PARAMS, lease)
+        assert told(answer) == expected and not answer.num_cached_tokens
+        other.sleep(2)
+        other.wake_up()
+        answer = decode(other, "b", PROMPT, PARAMS, prefill(one, "b", PROMPT))
+        assert told(answer) == expected and answer.num_cached_tokens >= 80
+        assert not handoffs_of(one).counts()["leases"] and not handoffs_of(other).counts()["buffered_bytes"]
 
 
 def test_what_does_not_fit_is_refused_by_name_and_computed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
