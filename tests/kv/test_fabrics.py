@@ -271,6 +271,7 @@ def test_without_a_free_slot_a_prompt_is_computed(
     assert isinstance(transport, FabricTransport)
     taken = [transport._take(0.0) for _ in range(fabric_module.MOST_RINGS)]
     assert received(other, lease(one)) == 0
+    assert other.report_counts()["claim.pages_missing"] == MANY, "what does not come is counted"
     for ring in taken:
         transport._give_back(ring)
     assert received(other, lease(one)) == MANY

@@ -142,6 +142,11 @@ class Claim:
         threading.Thread(target=self._run, name="kv-claim", daemon=True).start()
 
     @property
+    def num_missing(self) -> int:
+        """Number of pages that were asked for, or were to be, and have not come."""
+        return max(self._num_wanted - self.num_received, 0)
+
+    @property
     def is_late(self) -> bool:
         """Whether the request need not wait any longer, whatever the claim's thread waits for."""
         return time.monotonic() > self._until
@@ -247,14 +252,14 @@ class Claim:
         self._num_strange = len(announced) - num_known
         self.offered.set_result(offered)
         wanted = self._renewing(connection, self._wanted, renew_s)
+        asked = wanted if way is None else way.asked(wanted)
+        self._num_wanted = len(asked)
         self._reserve(connection, len(wanted), renew_s)
-        wanted = wanted if way is None else way.asked(wanted)
-        self._num_wanted = len(wanted)
         self._take_stream(connection, renew_s)
         try:
             left_s = max(self._until - time.monotonic(), 0.0)
             with self._transport.receiving(granted.place, self._pace, left_s) as receive_page:
-                self._fetch(connection, wanted, receive_page)
+                self._fetch(connection, asked, receive_page)
         finally:
             self._streams.give_back()
         send(connection, Ask(ends=True, received=self.num_received))

@@ -319,6 +319,8 @@ class Handoff(KVConnector):
             else:
                 self.counts["pages_unused"] += claim.num_received
             self.counts["pages_bad"] += claim.num_bad
+            if outcome != "dropped":
+                self.counts["pages_missing"] += claim.num_missing
             rest = self._rests[address]
             if outcome == "failed":
                 rest.begin()
