@@ -4,8 +4,8 @@ Owns: a process that has pages, one that takes them, and the bytes a second of e
 `mooncake` with a lease, `shm` as files in memory. Never does: run a model. The ways take turns, so that whatever else runs on
 the machine slows all of them; a copy within one process is timed beside them for comparison.
 
-A way whose package is not installed is left out, and said to be. Every page is verified, as it is for an engine. A turn in which
-pages are missing, where an engine would compute them, has no speed: it is left out of the medians, and told with its reason.
+A way whose package is not installed is left out, and said to be. Every page is verified, as it is for an engine. A turn in
+which pages are missing, which an engine would compute, has no speed: it is left out of the medians, and told with its reason.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def main() -> None:
     parser.add_argument("--has", nargs=2, metavar=("WAY", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if any(ranks < 1 or (options.page_kb << 10) % (LAYERS * ranks) for ranks in options.ranks):
-        parser.error(f"--page-kb {options.page_kb} --ranks {options.ranks}: {LAYERS} layers of each rank must fill a page")
+        parser.error(
+            f"--page-kb {options.page_kb} --ranks {options.ranks}: {LAYERS} layers of each rank must fill a page"
+        )
     blocks = [PrefixHasher().key(b"root", [number]) for number in range(options.pages)]
     if options.has:
         _serve(*options.has, options, blocks)
@@ -92,7 +94,13 @@ def _measure(options: argparse.Namespace, blocks: list[PrefixKey], directory: st
         for taker in takers.values():
             taker.close()
     medians = {way: round(statistics.median(values), 2) for way, values in rates.items()}
-    told = {"ranks": options.ranks, "MB": options.pages * options.page_kb / 1024, "turns": options.turns, "GB/s": medians, "left out": left_out}
+    told = {
+        "ranks": options.ranks,
+        "MB": options.pages * options.page_kb / 1024,
+        "turns": options.turns,
+        "GB/s": medians,
+        "left out": left_out,
+    }
     whole = {way: len(values) for way, values in rates.items()}
     print(json.dumps({**told, "whole turns": whole, "turns with missing pages": failed, "load": os.getloadavg()[0]}))
 

@@ -1,7 +1,8 @@
 """Pages of engines with different numbers of ranks, each made from the same values by what a rank holds of a layer.
 
-Owns: a made-up model of three groups (keys with heads and a latent; keys of a window; states that several pages hold), its pages
-in 1, 2, 4 and 8 ranks, and which of their bytes mean something. Never does: use what it tests. Called by: tests of handoffs.
+Owns: a made-up model of three groups (keys with heads and a latent; keys of a window; states that several pages hold), its
+pages in 1, 2, 4 and 8 ranks, and which of their bytes mean something. Never does: use what it tests. Called by: tests of
+handoffs.
 """
 
 from __future__ import annotations
@@ -98,21 +99,33 @@ class Shaped:
             for _ in range(2)
         ]  # fmt: skip
         for number, layers in ((KEYS, keys), (WINDOW, [window])):
-            yield number, self._page([[share(layer, rank, self.ranks) for layer in layers] for rank in range(self.ranks)])
-        by_rank = [[self._state_of(*state, rank) for state in states] for rank in range(self.ranks)]
+            yield (
+                number,
+                self._page([[share(layer, rank, self.ranks) for layer in layers] for rank in range(self.ranks)]),
+            )
+        values, known = (
+            [[self._state_of(*state, rank, is_mask) for state in states] for rank in range(self.ranks)]
+            for is_mask in (False, True)
+        )
         for index, number in enumerate(self.states):
-            parts = [
-                [state[index * size :][:size] for size, state in zip(self.buffers, layers, strict=False)]
-                for layers in by_rank
-            ]
-            yield number, self._page(parts)
+            yield number, (self._page(self._cut(values, index))[0], self._page(self._cut(known, index))[0])
 
-    def _state_of(self, channels: list[Bytes], heads: Bytes, rank: int) -> Bytes:
-        """A rank's bytes of a state: the channels of each earlier token, what aligns, and its heads."""
+    def _cut(self, by_rank: list[list[Bytes]], index: int) -> list[list[Bytes]]:
+        """The bytes of states that lie in one of their pages."""
+        return [
+            [state[index * size :][:size] for size, state in zip(self.buffers, layers, strict=False)]
+            for layers in by_rank
+        ]
+
+    def _state_of(self, channels: list[Bytes], heads: Bytes, rank: int, is_mask: bool) -> Bytes:
+        """A rank's bytes of a state: the channels of each earlier token, what aligns, and its heads; or ones for values."""
         tokens = [share(part[past], rank, self.ranks) for past in range(PAST) for part in channels]
         window = np.concatenate(tokens)
+        rest = share(heads, rank, self.ranks).reshape(-1)
         aligned = np.zeros(-len(window) % ALIGNMENT, np.uint8)
-        return np.concatenate([window, aligned, share(heads, rank, self.ranks).reshape(-1)])
+        if is_mask:
+            window, rest = np.ones_like(window), np.ones_like(rest)
+        return np.concatenate([window, aligned, rest])
 
     def _page(self, by_rank: list[list[Bytes]]) -> tuple[Bytes, Bytes]:
         """The page and its mask. by_rank: for each rank the bytes in each buffer, which may have more room."""

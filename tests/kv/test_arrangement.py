@@ -1,4 +1,4 @@
-"""Pages of engines with other numbers of ranks: every byte finds its place, what does not fit says so, and tickets stay tickets.
+"""Pages of engines with other numbers of ranks: every byte finds its place, what does not fit says so, tickets stay tickets.
 
 The pages themselves are made by `shaped_pages`, which cuts values into heads and never looks at what is tested here.
 """
@@ -44,7 +44,9 @@ def test_every_byte_has_its_place(of: int, to: int) -> None:
     theirs, ours = Shaped(of), Shaped(to)
     assert not ours.shape.why_not(theirs.shape) and not theirs.shape.why_not(ours.shape)
     sent, way = SentPages(theirs.shape), arrangement(theirs.shape, ours.shape)
-    assert (way is None) == (of == to < 8), "pages of equal engines are used as they come, unless ranks have the same heads"
+    assert (way is None) == (of == to < 8), (
+        "pages of equal engines are used as they come, unless ranks have the same heads"
+    )
     done: set[int] = set()
     for number in theirs.numbers if way is not None else ():
         assert way is not None
@@ -181,7 +183,7 @@ def test_whatever_shape_is_said_to_fit_can_be_arranged() -> None:
             unit = way.unit(number)
             sent = [np.zeros(way.nbytes(each), np.uint8) for each in unit]
             pages = [np.zeros(ours.page_bytes, np.uint8) for _ in way.ours(unit)]
-            if number != 2:  # the group of the states, whose pages have numbers of their own
+            if unit and number != 2:  # the group of the states, whose pages have numbers of their own
                 way.arrange(unit, sent, pages)
             number = max(number + 1, unit.stop)
     assert num_fitting > 20

@@ -3,9 +3,9 @@
 Owns: producers and consumers without a model, what happens to them, and the tally. Never does: compute. Called by: the command
 line, and a short run by the tests.
 
-Engines have one, two, four or eight ranks, drawn when they start, so most pages are arranged anew; prompts end with a state, which
-several pages hold. A request may get fewer pages than were leased, since the rest is computed; it must never get another page,
-wait for ever, or leave a lease, a page or memory on either side.
+Engines have one, two, four or eight ranks, drawn when they start, so most pages are arranged anew; prompts end with a state,
+which several pages hold. A request may get fewer pages than were leased, since the rest is computed; it must never get another
+page, wait for ever, or leave a lease, a page or memory on either side.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pages of one shape as pages of another.
 
-Owns: `SentPages`, what an engine sends of its pages, and `Arrangement`, which makes pages of one engine out of those that another
-has sent. Never does: verify a page, or decide which shapes fit (`page_shape` does). Called by: both ends of a lease.
+Owns: `SentPages`, what an engine sends of its pages, and `Arrangement`, which makes pages of one engine out of those that
+another has sent. Never does: verify a page, or decide which shapes fit (`page_shape` does). Called by: both ends of a lease.
 
 What several ranks have alike, such as latents, is sent once. Where a piece of one engine covers parts of several ranks of the
 other, or the other way round, each overlap is a move of bytes; a state, which several pages hold, is moved as a whole.
@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import accumulate
 from typing import NamedTuple
-
-import numpy as np
 
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.peers.offer import name_of
@@ -155,17 +153,21 @@ class Arrangement:
         sizes, their_sizes = self._ours.sizes(), self._theirs.sizes()
         starts, their_starts = ([0, *accumulate(each)] for each in (sizes, their_sizes))
         for index, (layer, their_layer) in enumerate(zip(ours.layers(), theirs.layers(), strict=True)):
-            for rank, at, source_rank, source_at, count in _overlaps(self._ours, layer, self._theirs, their_layer):
+            for rank, start, source_rank, source_start, count in _overlaps(
+                self._ours, layer, self._theirs, their_layer
+            ):
                 # A layer of a state goes on in the same buffer of the next page.
-                while count:
+                done = 0
+                while done < count:
+                    at, source_at = start + done, source_start + done
                     target, put = divmod(at, sizes[index])
                     source, taken = divmod(source_at, their_sizes[index])
-                    length = min(count, sizes[index] - put, their_sizes[index] - taken)
+                    length = min(count - done, sizes[index] - put, their_sizes[index] - taken)
                     begin = rank * self._ours.part_bytes + starts[index] + put
                     source_begin = place_of[source_rank] * self._theirs.part_bytes + their_starts[index] + taken
                     taken_bytes = slice(source_begin, source_begin + length)
                     yield Move(source, taken_bytes, target, slice(begin, begin + length))
-                    at, source_at, count = at + length, source_at + length, count - length
+                    done += length
 
 
 def arrangement(theirs: PageShape, ours: PageShape) -> Arrangement | None:

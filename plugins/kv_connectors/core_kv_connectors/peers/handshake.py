@@ -1,7 +1,7 @@
 """The agreement of two engines before they exchange pages.
 
-Owns: the proof that both have the secret and say what arrives, and the comparison of what they compute. Never does: exchange pages. Called by: both
-ends, at the start of each connection.
+Owns: the proof that both have the secret and say what arrives, and the comparison of what they compute. Never does: exchange
+pages. Called by: both ends, at the start of each connection.
 
 Who listens proves that it has the secret only after the other end has, so that strangers learn nothing. Without a secret the
 proof is that of an empty one: engines of one machine.

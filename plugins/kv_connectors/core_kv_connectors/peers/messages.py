@@ -51,8 +51,8 @@ class Hello(msgspec.Struct, tag=1, array_like=True, forbid_unknown_fields=True):
 class Terms(msgspec.Struct, tag=2, array_like=True, forbid_unknown_fields=True):
     """Second message of each end.
 
-    proof: HMAC of both nonces and the terms. fingerprint: of weights, numerics and layout. page_bytes: of a page. problem: why the listener
-    refuses; empty: it agrees. transport: how the bytes of pages come. shape: how pages are divided among ranks.
+    proof: HMAC of both nonces and the terms. fingerprint: of weights, numerics and layout. page_bytes: of a page. problem: why
+    the listener refuses; empty: it agrees. transport: how the bytes of pages come. shape: how pages are divided among ranks.
     """
 
     proof: bytes

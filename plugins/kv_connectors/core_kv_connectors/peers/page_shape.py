@@ -179,6 +179,8 @@ def shared_fingerprint(config: EngineConfig, numerics: str) -> str:
     own = {name: values for name, values in plugins.arguments.items() if name.partition(".")[0] != EXECUTOR}
     table = tuple(row for row in plugins.table if row.kind != EXECUTOR)
     plugins = msgspec.structs.replace(plugins, table=table, arguments=own)
-    groups = tuple(msgspec.structs.replace(each, num_state_blocks=0, num_spare_blocks=0) for each in config.cache.groups)
+    groups = tuple(
+        msgspec.structs.replace(each, num_state_blocks=0, num_spare_blocks=0) for each in config.cache.groups
+    )
     cache = msgspec.structs.replace(config.cache, groups=groups)
     return fingerprint(msgspec.structs.replace(config, plugins=plugins, cache=cache), numerics)
