@@ -118,12 +118,12 @@ def test_drafts_and_sleep_with_states_in_other_ranks(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused_by_name_and_computed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Positions that ranks divide are no slices of heads."""
-    settings: dict[str, Any] = {"model": saved_model("deepseek_v2", tmp_path), "use_tqdm_on_load": False, **ROOM}
+    """Stages have layers of their own, and no slices of each."""
+    settings: dict[str, Any] = {"model": saved_model("llama", tmp_path), "use_tqdm_on_load": False, **ROOM}
     port = new_port()
     with (
         LLM(**settings, **producing(port)) as one,
-        LLM(**settings, **consuming(port), **ranks(2), decode_context_parallel_size=2) as other,
+        LLM(**settings, **consuming(port), pipeline_parallel_size=2) as other,
     ):
         expected = told(one.generate([{"prompt_token_ids": PROMPT}], PARAMS, use_tqdm=False)[0])
         answer = decode(other, "a", PROMPT, PARAMS, prefill(one, "a", PROMPT))
