@@ -15,7 +15,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +207,19 @@ def until(condition: Callable[[], bool], why: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("pair", ["tcp", "nixl"], indirect=True)
-def test_each_process_dies_in_each_state(pair: Pair) -> None:
-    """Engines, fronts and a rank, while the lease waits, while its pages are on their way, and in the answer.
+def end(victim: psutil.Process, server: Server) -> None:
+    """Kill a process of a server, perhaps its front."""
+    victim.kill()
+    if victim.pid == server.process.pid:
+        server.process.wait(LIMIT_S)
+
+
+DYING = [*(("tcp", *process) for process in PROCESSES), ("nixl", "A", "front"), ("nixl", "B", "front")]
+
+
+@pytest.mark.parametrize(("pair", "side", "which"), DYING, indirect=["pair"])
+def test_a_process_dies_in_each_state(pair: Pair, side: str, which: str) -> None:
+    """An engine, a front or a rank, while the lease waits, while its pages are on their way, and in the answer.
 
     The machine that answers has two ranks, so that pages are arranged anew.
     """
@@ -234,7 +243,7 @@ def test_each_process_dies_in_each_state(pair: Pair) -> None:
         whole = answered("alone")
         whole.end()
         assert whole.is_whole and len(whole.tokens) == LONGER["max_tokens"]
-        for (side, which), state in product(PROCESSES, STATES):
+        for state in STATES:
             salt = f"{side} {which} {state}"
             params = pair.prefilled(ready("A"), cache_salt=salt)
             ready("B")
@@ -244,7 +253,7 @@ def test_each_process_dies_in_each_state(pair: Pair) -> None:
             ranks = [each for each in below if any("core_distributed.rank" in word for word in each.cmdline())]
             victim = {"engine": [engine], "front": [front], "rank": ranks}[which][0]
             if state == "leased":
-                victim.kill()
+                end(victim, running[side][0])
             pair.network.delay_s = 0.2 if state == "claimed" else 0.0
             stream = answered(salt, params)
             if state == "claimed":
@@ -252,14 +261,13 @@ def test_each_process_dies_in_each_state(pair: Pair) -> None:
             elif state == "answering":
                 assert stream.has_begun.wait(LIMIT_S)
             if state != "leased":
-                victim.kill()
+                end(victim, running[side][0])
             pair.network.delay_s = 0.0
             stream.end()
             assert stream.tokens == whole.tokens[: len(stream.tokens)], salt
             is_gone = (side, which) == ("B", "front") and state != "leased"
             assert stream.is_whole or is_gone, f"{salt}: a request is lost"
             if which == "front":
-                running[side][0].process.wait(LIMIT_S)
                 assert not psutil.wait_procs([engine, *ranks], LIMIT_S)[1], "an engine outlives its server"
             until(lambda: not pair.leases(ready("A")), f"{salt}: a lease is left")
         before = pair.claims(ready("B"), "received")
