@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
 from core.api.errors import ConfigError
@@ -60,7 +61,8 @@ def main() -> None:
         )
     blocks = [PrefixHasher().key(b"root", [number]) for number in range(options.pages)]
     if options.has:
-        _serve(*options.has, options, blocks)
+        way, directory = options.has
+        _serve(way, directory, options, blocks)
         return
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         _measure(options, blocks, directory)
@@ -84,7 +86,7 @@ def _measure(options: argparse.Namespace, blocks: list[PrefixKey], directory: st
         for turn in range(options.turns + 1):
             for way, (seconds, problem) in [
                 *((way, taker.take()) for way, taker in takers.items()),
-                ("copy in one process", (_seconds(lambda: [np.copyto(*memory) for _ in blocks]), "")),
+                ("copy in one process", (_seconds(lambda: _copy(*memory, len(blocks))), "")),
             ]:
                 if problem:
                     failed.setdefault(way, []).append(f"turn {turn}, after {seconds:.1f} s: {problem}")
@@ -212,6 +214,11 @@ def _handoff(way: str, page_bytes: int, num_pages: int, ranks: int, *, listen: i
     layer = page_bytes // LAYERS // ranks
     made.arrange(PageShape.of(ranks, [layer] * LAYERS, [GroupShape.of([[(layer, ranks)]] * LAYERS)]), "none")
     return made
+
+
+def _copy(target: NDArray[np.uint8], source: NDArray[np.uint8], times: int) -> None:
+    for _ in range(times):
+        np.copyto(target, source)
 
 
 def _seconds(work: Callable[[], object]) -> float:
