@@ -35,3 +35,22 @@ def test_two_engines_answer_as_one(tmp_path: Path, family: str, name: str) -> No
             other.reset_prefix_cache()
         counts = connector_of(other).report_counts()
     assert counts["claim.received"] == 3 and counts["claim.pages_received"] > 0 and not counts.get("claim.pages_bad", 0)
+
+
+@pytest.mark.parametrize(("of", "to"), [(2, 2), (1, 2), (2, 1)])
+@pytest.mark.parametrize("name", PACKAGES)
+def test_ranks_of_any_number_answer_as_one(tmp_path: Path, name: str, of: int, to: int) -> None:
+    """Every rank copies its part of a page to memory that rank 0 sees, which hands whole pages to the library."""
+    pytest.importorskip(PACKAGES[name], reason="make test-fabrics installs it")
+    model = str(save_checkpoint(tmp_path / "model", family="lfm2"))
+    port = new_port()
+    with LLM(model, **SIZES) as alone:
+        expected = told(alone.generate([{"prompt_token_ids": PROMPT}], PARAMS)[0])
+    with (
+        LLM(model, **moved_by(name, producing(port)), tensor_parallel_size=of) as one,
+        LLM(model, **moved_by(name, consuming(port)), tensor_parallel_size=to) as other,
+    ):
+        output = decode(other, "r", PROMPT, PARAMS, prefill(one, "p", PROMPT))
+        assert told(output) == expected
+        counts = connector_of(other).report_counts()
+    assert counts["claim.received"] == 1 and counts["claim.pages_received"] > 0 and not counts.get("claim.pages_bad", 0)

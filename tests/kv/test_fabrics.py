@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from core.api.errors import ConfigError
 from core_kit.fixtures.kv_context import config_of
 from core_kv_connectors.handoff.connector import Handoff
 from core_kv_connectors.handoff.fabrics import fabric as fabric_module
+from core_kv_connectors.handoff.fabrics import nixl as nixl_module
 from core_kv_connectors.handoff.fabrics.fabric import Fabric, FabricTransport
 from core_kv_connectors.handoff.fabrics.mooncake import MooncakeFabric, mooncake
 from core_kv_connectors.handoff.fabrics.nixl import NixlFabric, nixl
@@ -159,6 +161,95 @@ def test_a_library_that_fails_costs_hits_alone(make: Callable[..., Handoff]) -> 
     ends(one, other)
 
 
+class Late(Copies):
+    """A library that gives one read up, and writes its bytes while the next read goes on."""
+
+    def __init__(self, ends: dict[bytes, tuple[int, int]]) -> None:
+        super().__init__(ends)
+        self.num_late = 0
+        self._targets: list[int] = []
+
+    def read(self, place: bytes, source: int, target: int, num_bytes: int, limit_s: float) -> None:
+        if self.num_late:
+            self.num_late -= 1
+            self._targets.append(target)
+            raise PeerError("it has not read a page in time")
+        super().read(place, source, target, num_bytes, limit_s)
+        while self._targets:
+            ctypes.memset(self._targets.pop(), 255, num_bytes)
+
+
+def test_what_a_library_writes_late_harms_no_other_claim(make: Callable[..., Handoff]) -> None:
+    known: dict[bytes, tuple[int, int]] = {}
+    there = Late(known)
+    one = make(Copies(known))
+    other = make(there, place_of(one.roles.listen))
+    there.num_late = 1
+    assert received(other, lease(one)) == 0
+    assert received(other, lease(one)) == MANY, "it has another ring than the read that was given up"
+    assert not other.report_counts()["claim.pages_bad"]
+    ends(one, other)
+    transport = other._transport
+    assert isinstance(transport, FabricTransport)
+    assert len(transport._free) == fabric_module.MOST_RINGS, "no memory is lost"
+
+
+class Agent:
+    """NIXL's agent as far as reads need it. late: addresses of the other end from which nothing comes until `comes` is set."""
+
+    def __init__(self, name: str, config: Any) -> None:
+        self.known: list[bytes] = []
+        self.removed: list[str] = []
+        self.late: set[int] = set()
+        self.comes, self.asked = threading.Event(), threading.Event()
+
+    def add_remote_agent(self, place: bytes) -> bytes:
+        self.known.append(place)
+        return b"agent %d" % len(self.known)
+
+    def remove_remote_agent(self, name: str) -> None:
+        self.removed.append(name)
+
+    def get_xfer_descs(self, rows: list[tuple[int, int, int]], kind: str) -> int:
+        return rows[0][0]
+
+    def initialize_xfer(self, kind: str, here: int, there: int, peer: str, note: bytes) -> int:
+        return there
+
+    def transfer(self, handle: int) -> str:
+        return "PROC" if handle in self.late else "DONE"
+
+    def check_xfer_state(self, handle: int) -> str:
+        self.asked.set()
+        return "DONE" if self.comes.is_set() else "PROC"
+
+    def release_xfer_handle(self, handle: int) -> None:
+        pass
+
+
+def test_a_late_read_ends_no_other_of_the_same_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = SimpleNamespace(
+        nixl_agent_config=lambda **options: options,
+        nixl_thread_sync_t=SimpleNamespace(NIXL_THREAD_SYNC_STRICT=1),
+        nixl_agent=Agent,
+    )
+    monkeypatch.setattr(nixl_module, "nixl", lambda: api)
+    fabric = NixlFabric(["UCX"])
+    agent = fabric._agent
+    agent.late = {1, 2}
+    slow = threading.Thread(target=fabric.read, args=(b"P", 1, 0, 8, 60.0))
+    slow.start()
+    assert agent.asked.wait(20)
+    with pytest.raises(PeerError, match="has not read a page within"):
+        fabric.read(b"P", 2, 0, 8, 0.0)
+    assert agent.known == [b"P"] and not agent.removed, "another read goes on"
+    agent.comes.set()
+    slow.join(20)
+    assert agent.removed == ["agent 1"]
+    fabric.read(b"P", 3, 0, 8, 1.0)
+    assert agent.known == [b"P", b"P"] and not fabric._num_reads and not fabric._failed
+
+
 def test_two_ways_do_not_fit(make: Callable[..., Handoff], caplog: pytest.LogCaptureFixture) -> None:
     one = make(Copies({}))
     other = make(None, place_of(one.roles.listen))
@@ -180,16 +271,15 @@ def test_without_a_free_slot_a_prompt_is_computed(
     assert isinstance(transport, FabricTransport)
     taken = [transport._take(0.0) for _ in range(fabric_module.MOST_RINGS)]
     assert received(other, lease(one)) == 0
+    assert other.report_counts()["claim.pages_missing"] == MANY, "what does not come is counted"
     for ring in taken:
         transport._give_back(ring)
     assert received(other, lease(one)) == MANY
 
 
-def test_slots_are_not_shared_however_connections_end(make: Callable[..., Handoff]) -> None:
+def test_slots_are_not_shared_however_connections_end(pair: Pair) -> None:
     """Claims that are dropped in the middle of pages, beside others that go on."""
-    known: dict[bytes, tuple[int, int]] = {}
-    one = make(Copies(known))
-    other = make(Copies(known), place_of(one.roles.listen))
+    one, other, _ = pair
     chance = random.Random(4)
 
     def run(number: int) -> None:

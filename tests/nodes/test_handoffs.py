@@ -6,9 +6,14 @@ Whatever happens, an answer has the tokens and log-probabilities of one engine t
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,13 +22,18 @@ import psutil
 import pytest
 
 from tests.apis.serving_processes import free_port
-from tests.apis.test_kv_transfer import ANSWER, ASKED, Server, metric, serving, told, until_ready
+from tests.apis.test_kv_transfer import ANSWER, ASKED, KEYS, Server, metric, serving, told, until_ready
 from tests.nodes.network import Network
 from tests.tiny_models import save_checkpoint
 
 pytestmark = pytest.mark.nodes
 MODULES = {"tcp": "core_kv_connectors", "nixl": "nixl_cu12", "mooncake": "mooncake"}
 LONG = {**ANSWER, "max_tokens": 24}
+LONGER = {**ANSWER, "n": 1, "max_tokens": 350, "stream": True}
+PROCESSES = (("A", "engine"), ("A", "front"), ("B", "engine"), ("B", "rank"), ("B", "front"))
+STATES = ("leased", "claimed", "answering")
+MORE = {"A": ("--kv-lease", "3"), "B": ("--tensor-parallel-size", "2")}
+LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +68,8 @@ class Pair:
         self.key = str(key)
 
     @contextmanager
-    def server(self, side: str, name: str) -> Iterator[Server]:
-        """A server that is ready. name: of its log."""
+    def server(self, side: str, name: str, *more: str) -> Iterator[Server]:
+        """A server that is ready. name: of its log. more: arguments."""
         flag = "--kv-transfer-config."
         role = "kv_producer" if side == "A" else "kv_consumer"
         own = [f"{flag}kv_connector", self.connector, f"{flag}kv_role", role, "--kv-key-file", self.key]
@@ -69,7 +79,7 @@ class Pair:
         else:
             own += ["--kv-peers", f"{address}:{self.kv_port}"]
         log = self.place / name
-        with serving(log, self.model, *own, prefix=self.network.words(side)) as server:
+        with serving(log, self.model, *own, *more, prefix=self.network.words(side)) as server:
             with self.network.inside(side):
                 until_ready(server, log)
             yield server
@@ -84,6 +94,18 @@ class Pair:
         asked = {**ANSWER, "max_tokens": 1, "n": 1, "kv_transfer_params": ASKED, **more}
         params: dict[str, Any] = self.post("A", server, asked)["kv_transfer_params"]
         return params
+
+    def is_claimed(self) -> bool:
+        """Whether a claim has a connection between the two machines."""
+        way = ["state", "established", "dport", "=", f":{self.kv_port}"]
+        words = [*self.network.words("B"), "ss", "-Htn", *way]
+        return bool(subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip())
+
+    def leases(self, server: Server) -> float:
+        """How many leases there are; a step brings the number up to date."""
+        self.post("A", server, {"prompt": [1, 5], "max_tokens": 1})
+        with self.network.inside("A"):
+            return metric(server, "kv_leases")
 
     def claims(self, server: Server, what: str) -> float:
         with self.network.inside("B"):
@@ -139,3 +161,117 @@ def test_answers_are_those_of_one_engine_whatever_the_network_does(pair: Pair) -
 
 def is_engine(process: psutil.Process) -> bool:
     return "core.engine.process" in process.cmdline()
+
+
+class Stream:
+    """An answer that machine `B` gives, read in a thread. has_begun: once some of it came. is_whole: whether all of it did."""
+
+    def __init__(self, pair: Pair, server: Server, body: dict[str, Any]) -> None:
+        self.tokens: list[int] = []
+        self.has_begun = threading.Event()
+        self.is_whole = False
+        self._thread = threading.Thread(target=self._read, args=(pair, server, body))
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait for its end, whatever that is."""
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive(), "a request hangs"
+
+    def _read(self, pair: Pair, server: Server, body: dict[str, Any]) -> None:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/v1/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json", "authorization": f"Bearer {KEYS[0]}"},
+        )
+        try:
+            with pair.network.inside("B"), urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+                for line in answer:
+                    self._take(line.decode().strip())
+        except OSError:
+            pass  # the process that answers was killed
+
+    def _take(self, line: str) -> None:
+        if line == "data: [DONE]":
+            self.is_whole = True
+        elif line.startswith("data: {"):
+            for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                self.tokens += choice["token_ids"]
+            self.has_begun.set()
+
+
+def until(condition: Callable[[], bool], why: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.02)
+
+
+def end(victim: psutil.Process, server: Server) -> None:
+    """Kill a process of a server, perhaps its front."""
+    victim.kill()
+    if victim.pid == server.process.pid:
+        server.process.wait(LIMIT_S)
+
+
+DYING = [*(("tcp", *process) for process in PROCESSES), ("nixl", "A", "front"), ("nixl", "B", "front")]
+
+
+@pytest.mark.parametrize(("pair", "side", "which"), DYING, indirect=["pair"])
+def test_a_process_dies_in_each_state(pair: Pair, side: str, which: str) -> None:
+    """An engine, a front or a rank, while the lease waits, while its pages are on their way, and in the answer.
+
+    The machine that answers has two ranks, so that pages are arranged anew.
+    """
+    running: dict[str, tuple[Server, Path]] = {}
+    with ExitStack() as opened:
+
+        def ready(side: str) -> Server:
+            """The server of a machine; another one where its front was killed."""
+            if side not in running or running[side][0].process.poll() is not None:
+                name = f"{side} {len(list(pair.place.iterdir()))}"
+                more = ("--max-model-len", "512", *MORE[side])
+                running[side] = opened.enter_context(pair.server(side, name, *more)), pair.place / name
+            server, log = running[side]
+            with pair.network.inside(side):
+                until_ready(server, log)
+            return server
+
+        def answered(salt: str, params: dict[str, Any] | None = None) -> Stream:
+            return Stream(pair, ready("B"), {**LONGER, "cache_salt": salt, "kv_transfer_params": params})
+
+        whole = answered("alone")
+        whole.end()
+        assert whole.is_whole and len(whole.tokens) == LONGER["max_tokens"]
+        for state in STATES:
+            salt = f"{side} {which} {state}"
+            params = pair.prefilled(ready("A"), cache_salt=salt)
+            ready("B")
+            front = psutil.Process(running[side][0].process.pid)
+            below = front.children(recursive=True)
+            (engine,) = filter(is_engine, below)
+            ranks = [each for each in below if any("core_distributed.rank" in word for word in each.cmdline())]
+            victim = {"engine": [engine], "front": [front], "rank": ranks}[which][0]
+            if state == "leased":
+                end(victim, running[side][0])
+            pair.network.delay_s = 0.2 if state == "claimed" else 0.0
+            stream = answered(salt, params)
+            if state == "claimed":
+                until(pair.is_claimed, "no claim was made")
+            elif state == "answering":
+                assert stream.has_begun.wait(LIMIT_S)
+            if state != "leased":
+                end(victim, running[side][0])
+            pair.network.delay_s = 0.0
+            stream.end()
+            assert stream.tokens == whole.tokens[: len(stream.tokens)], salt
+            is_gone = (side, which) == ("B", "front") and state != "leased"
+            assert stream.is_whole or is_gone, f"{salt}: a request is lost"
+            if which == "front":
+                assert not psutil.wait_procs([engine, *ranks], LIMIT_S)[1], "an engine outlives its server"
+            until(lambda: not pair.leases(ready("A")), f"{salt}: a lease is left")
+        before = pair.claims(ready("B"), "received")
+        last = answered("last", pair.prefilled(ready("A"), cache_salt="last"))
+        last.end()
+        assert last.is_whole and last.tokens == whole.tokens
+        assert pair.claims(ready("B"), "received") == before + 1

@@ -3,8 +3,9 @@
 Owns: producers and consumers without a model, what happens to them, and the tally. Never does: compute. Called by: the command
 line, and a short run by the tests.
 
-A request may get fewer pages than were leased, since the rest is computed; it must never get another page, wait for ever, or
-leave a lease, a page or memory on either side.
+Engines have one, two, four or eight ranks, drawn when they start, so most pages are arranged anew; prompts end with a state,
+which several pages hold. A request may get fewer pages than were leased, since the rest is computed; it must never get another
+page, wait for ever, or leave a lease, a page or memory on either side.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ from core_kv_connectors.handoff.claim import Claim, Source
 from core_kv_connectors.handoff.connector import Handoff
 from core_kv_connectors.handoff.roles import Roles
 from tests.kv.between import Between
+from tests.kv.shaped_pages import KEYS, Shaped
 from tests.kv.test_peers import free_port
-from tests.kv.tier_fakes import PAGE_BYTES, PRINT, key, page
+from tests.kv.tier_fakes import PRINT, key
 
 Place = tuple[int, PrefixKey]
 TENANTS = ("", "ann", "bob")
 NUM_PROMPTS, LONGEST, MOST_OPEN = 40, 12, 24
 LEASE_S, ENDS_S = 1.0, 30.0
-BAD = ("altered", "tenant", "spent", "engine")
+BAD = ("altered", "tenant", "spent", "engine", "stale")
+SHAPES = {ranks: Shaped(ranks) for ranks in (1, 2, 4, 8)}
+OLD_S = 1.2 * LEASE_S
 
 
 @dataclass
@@ -67,6 +71,8 @@ class World:
         self._harm = [0, 0]
         self._lock = threading.Lock()
         self._spent: list[tuple[int, str, str, int]] = []
+        self._unshown: list[tuple[float, tuple[int, str, str, int]]] = []
+        self._ranks: dict[Handoff, Shaped] = {}
         self.between: list[Any] = []
         for number, port in enumerate(self._ports):
             machine: Any = Between(("127.0.0.1", port))  # type: ignore[no-untyped-call]
@@ -107,6 +113,13 @@ class World:
             for name in list(self.open):
                 self._see_to(name)
             time.sleep(0.001)
+        time.sleep(OLD_S)
+        for _, old in self._unshown:
+            self._show(old, "stale", "", self.rng.randrange(2))
+        while self.open:
+            assert time.monotonic() < deadline, f"{len(self.open)} requests never end"
+            for name in list(self.open):
+                self._see_to(name)
         while any(one.report_counts()["leases"] for one in self.producers) or any(
             one.report_counts()["buffered_bytes"] for one in self.consumers
         ):
@@ -123,13 +136,14 @@ class World:
     def _begin(self) -> None:
         rng, number = self.rng, self.rng.randrange(2)
         producer, prompt, tenant = self.producers[number], rng.randrange(NUM_PROMPTS), rng.choice(TENANTS)
-        places = places_of(prompt)
-        leased = [(None, group, of, page(start_of(prompt) + index)) for index, (group, of) in enumerate(places)]
+        bad, engine_id, consumer = rng.choice((*BAD, *[""] * 12)), rng.choice(("", f"P{number}")), rng.randrange(2)
+        shaped = self._ranks[producer]
+        places = places_of(prompt, shaped)
+        leased = [(None, group, of, shaped.pages(seed_of(of))[group][0]) for group, of in places]
         ticket = producer.lease(leased, places[-1][1].digest, len(places), tenant)
         if ticket is None:
             self.tally["without room"] += 1
             return
-        bad, engine_id = rng.choice((*BAD, *[""] * 12)), rng.choice(("", f"P{number}"))
         if bad == "altered":
             place = rng.randrange(len(ticket))
             ticket = ticket[:place] + ("A" if ticket[place] != "A" else "B") + ticket[place + 1 :]
@@ -137,13 +151,26 @@ class World:
             tenant = rng.choice([other for other in TENANTS if other != tenant])
         elif bad == "engine":
             engine_id = "another"
-        elif bad == "spent":
+        shown = number, ticket, tenant, prompt
+        if bad == "spent":
             if self._spent:
-                number, ticket, tenant, prompt = self._dice.choice(self._spent)
+                shown, engine_id = self._dice.choice(self._spent), ""
             else:
                 bad, engine_id = "engine", "another"
+        elif bad == "stale":
+            self._unshown.append((time.monotonic(), shown))
+            since, shown = self._unshown[0]
+            if time.monotonic() - since < OLD_S:
+                return
+            del self._unshown[0]
+            engine_id = ""
+        self._show(shown, bad, engine_id, consumer)
+
+    def _show(self, shown: tuple[int, str, str, int], bad: str, engine_id: str, consumer: int) -> None:
+        """Have a consumer claim with a ticket. shown: producer, ticket, tenant, prompt. Other arguments: see `Request`."""
+        number, ticket, tenant, prompt = shown
         self._number += 1
-        name, consumer = f"r{self._number}", rng.randrange(2)
+        name = f"r{self._number}"
         host, _, port = self.between[number].address.rpartition(":")
         connector = self.consumers[consumer]
         for rest in connector._rests.values():
@@ -168,7 +195,7 @@ class World:
             return
         if not request.is_known and rng.random() < 0.5:
             request.is_known = True
-            claim.know(lambda: places_of(request.prompt))
+            claim.know(lambda: places_of(request.prompt, self._ranks[connector]))
         if claim.offered.done():
             claim.want(claim.offered.result())
         if not claim.done.done():
@@ -181,20 +208,21 @@ class World:
     def _check(self, request: Request, connector: Handoff) -> None:
         """Count the pages that a request has received. Raises AssertionError for any that it must not have."""
         count = 0
-        for group, of in places_of(request.prompt):
+        shaped = self._ranks[connector]
+        for group, of in places_of(request.prompt, shaped):
             got = request.claim.pages.get((group, of.digest))
             count += got is not None
-            assert got is None or got[1].tobytes() == page_of(of).tobytes(), (
+            assert got is None or shaped.is_right(seed_of(of), group, got[1]), (
                 "a page has other bytes than its tokens have"
             )
             held = connector.get(group, of)
-            assert held is None or held.tobytes() == page_of(of).tobytes()
+            assert held is None or shaped.is_right(seed_of(of), group, held)
         assert count == len(request.claim.pages), "a request has pages of another prompt"
         assert not count or not request.bad, f"a ticket served that must not: {request.bad}"
         if count:
             self._spent = [*self._spent[-50:], (*request.shown, request.prompt)]
         self.tally["pages"] += count
-        self.tally["whole"] += count == len(places_of(request.prompt))
+        self.tally["whole"] += count == len(places_of(request.prompt, shaped))
         self.tally["with failure"] += bool(request.claim.failure)
 
     def _end(self, name: str) -> None:
@@ -202,6 +230,7 @@ class World:
 
     def _replace_producer(self, number: int) -> None:
         self.producers[number].close(0.0)
+        del self._ranks[self.producers[number]]
         self.producers[number] = self._producer(number)
         self.tally["producers replaced"] += 1
 
@@ -209,6 +238,7 @@ class World:
         for name in [name for name, request in self.open.items() if request.consumer == number]:
             self._end(name)
         self.consumers[number].close(0.0)
+        del self._ranks[self.consumers[number]]
         self.consumers[number] = self._consumer()
         self.tally["consumers replaced"] += 1
 
@@ -220,8 +250,12 @@ class World:
 
     def _engine(self, role: str, listen: str | None, peers: Any, engine_id: str) -> Handoff:
         roles = Roles.read(role, listen, peers, lease_s=LEASE_S, engine_id=engine_id, has_key=False)
+        shaped = SHAPES[self.rng.choice(tuple(SHAPES))]
         options: dict[str, Any] = {"roles": roles, "secret": b"", "capacity": 1 << 20, "buffer": 1 << 14}
-        return Handoff(self._config, lambda: PRINT, PAGE_BYTES, **options)
+        made = Handoff(self._config, lambda: PRINT, shaped.page_bytes, **options)
+        made.arrange(shaped.shape, "numerics")
+        self._ranks[made] = shaped
+        return made
 
     def _passed(self, number: int, data: bytes) -> bytes:
         """What becomes of bytes to a consumer."""
@@ -243,15 +277,16 @@ def start_of(prompt: int) -> int:
     return 7 * (prompt // 2)
 
 
-def places_of(prompt: int) -> list[Place]:
-    """Group and key of the pages of a prompt."""
+def places_of(prompt: int, shaped: Shaped) -> list[Place]:
+    """Group and key of the pages of a prompt: a page of each block, and of its last one those of the window and the state."""
     start = start_of(prompt)
-    return [(0, key(start + index)) for index in range(1 + prompt % LONGEST)]
+    keys = [key(start + index) for index in range(1 + prompt % LONGEST)]
+    return [*((KEYS, of) for of in keys), *((number, keys[-1]) for number in shaped.numbers if number != KEYS)]
 
 
-def page_of(of: PrefixKey) -> Any:
-    """The page of a key."""
-    return page(int.from_bytes(of.payload[:4], "little"))
+def seed_of(of: PrefixKey) -> int:
+    """What the values of the pages of a key are drawn from."""
+    return int.from_bytes(of.payload[:4], "little")
 
 
 def soak(home: Path, num_requests: int, seed: int) -> Counter[str]:

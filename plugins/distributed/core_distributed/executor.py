@@ -141,7 +141,7 @@ class RanksExecutor:
     def page_shape(self) -> PageShape:
         """The shape of a KV page, for engines with another number of ranks."""
         divides = self._layout.stages == 1 and self._arguments.context == 1
-        return PageShape.of(self._size, self.worker.kv_slices if divides else [])
+        return self.worker.page_shape(self._size) if divides else PageShape(self._size)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step on all ranks and return the result of rank 0.

@@ -67,7 +67,8 @@ class CpuPagedAttention:
 
     name = "cpu_paged"
     heads_apart = True
-    """Whether a block has its heads one after the other, so that a rank's part of it is a slice."""
+    """Whether a block has its heads one after the other, and a state each earlier token's channels and then its heads, so that
+    a rank's part of each is a slice."""
     capture = "any"
     moves_states = True
     span_keys = 128

@@ -9,7 +9,7 @@ layers differ in bytes, all lie in one buffer, those of a group one after the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,16 +85,16 @@ class KVMemory:
         """Bytes of one block in all buffers."""
         return self._ends[-1]
 
-    def slices(self, backends: Iterable[Any]) -> list[int]:
-        """Return the bytes of a block in each buffer, where a rank's part of it is a slice by heads; empty: it is none.
+    @property
+    def buffer_bytes(self) -> list[int]:
+        """Bytes of a block in each buffer."""
+        return [int(size) for size in np.diff(self._ends, prepend=0)]
 
-        backends: attention backends of all layers.
-        """
-        sizes = np.diff(self._ends, prepend=0).tolist()
-        has_states = any(group.kind == "state" for group in self.groups)
-        is_level = all((start, end) == (0, sizes[index]) for index, start, end in self._places.values())
-        by_heads = all(getattr(backend, "heads_apart", False) for backend in backends)
-        return sizes if is_level and by_heads and not has_states else []
+    @property
+    def is_level(self) -> bool:
+        """Whether every layer has a buffer of a block to itself, rather than a part of one."""
+        sizes = self.buffer_bytes
+        return all((start, end) == (0, sizes[index]) for index, start, end in self._places.values())
 
     @property
     def nbytes(self) -> int:

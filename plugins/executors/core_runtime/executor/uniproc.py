@@ -48,7 +48,7 @@ class UniprocExecutor:
     @property
     def page_shape(self) -> PageShape:
         """The shape of a KV page, for engines with another number of ranks."""
-        return PageShape.of(1, self.worker.kv_slices)
+        return self.worker.page_shape(1)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step and return its result."""

@@ -23,6 +23,7 @@ from core.api.specs import KVGroup, LayerSpec, RowOrder
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import FileState, WeightsState
 from core.plugin.table import PluginTable
+from core_kv_connectors.peers.page_shape import PageShape
 from core_runtime.contracts import AdapterFormat, ExplainsFailures, Loader
 from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.own_tensors import own_tensors
@@ -39,6 +40,7 @@ from core_runtime.executor.host_memory import release_unused_memory
 from core_runtime.executor.instance import ModelInstance, bind_cache, build, packing_of, share_cache
 from core_runtime.executor.kv_halves import WorkerHalves
 from core_runtime.executor.kv_memory import KVMemory
+from core_runtime.executor.kv_shape import page_shape
 from core_runtime.executor.page_copies import SavedPages
 from core_runtime.executor.plugin_loading import adapter_formats, load_plugin, open_runtime
 from core_runtime.executor.processors.loading import load_processors
@@ -354,10 +356,9 @@ class Worker:
         """Number of KV blocks."""
         return self.kv_memory.num_blocks
 
-    @property
-    def kv_slices(self) -> list[int]:
-        """Bytes of a block in each buffer of the KV cache; see `KVMemory.slices`."""
-        return self.kv_memory.slices(backend for instance in self.instances for backend in instance.backends)
+    def page_shape(self, ranks: int) -> PageShape:
+        """Return the shape of the engine's KV pages, of which this worker has one of so many parts."""
+        return page_shape(self.kv_memory, self.instances, self.whole, ranks)
 
     @property
     def weights_nbytes(self) -> int:

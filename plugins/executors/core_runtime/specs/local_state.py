@@ -2,7 +2,7 @@
 
 Owns: for each op that can be divided, the widths of its inputs side by side, of the channels of its convolution, and of
 its own tensors. Never does: define an op (`core_runtime.models.state_ops` does), cut a tensor (the loading does).
-Called by: `model_part`, and the description of mixers.
+Called by: `model_part`, the description of mixers, and that of pages.
 """
 
 from __future__ import annotations
@@ -60,6 +60,18 @@ def state_sections(state: StateSpec) -> dict[str, tuple[int, ...]]:
         if name.startswith("conv"):
             found[name] = widths.channels
     return {name: sections for name, sections in found.items() if len(sections) > 1}
+
+
+def state_parts(state: StateSpec) -> tuple[int, tuple[int, ...], int] | None:
+    """Return what a state has in its bytes: earlier tokens, the channels that each of them has, in their order, and then the
+    numbers of its heads. None: its op is not divided.
+    """
+    if state.op not in _DIVIDED:
+        return None
+    widths = _widths(state.op, state.sizes)
+    past, rest = state.sizes["kernel"] - 1, widths.output * widths.state
+    is_all = state.window_size == past * sum(widths.channels) and state.state_size == state.window_size + rest
+    return (past, widths.channels, rest) if is_all else None
 
 
 def _inputs(state: StateSpec, widths: _Widths) -> dict[str, slice]:

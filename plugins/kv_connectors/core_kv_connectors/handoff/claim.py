@@ -25,6 +25,7 @@ import numpy as np
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.handoff.spare import Spare
 from core_kv_connectors.handoff.transport import ReceivePage, Transport
+from core_kv_connectors.peers.arrangement import Arrangement, arrangement
 from core_kv_connectors.peers.handshake import Agreement, dial
 from core_kv_connectors.peers.messages import (
     MOST_PLACE,
@@ -41,7 +42,6 @@ from core_kv_connectors.peers.messages import (
 from core_kv_connectors.peers.messages import Claim as ClaimMessage
 from core_kv_connectors.peers.offer import NAME_BYTES, name_of
 from core_kv_connectors.peers.pace import Pace, Streams
-from core_kv_connectors.peers.page_shape import Arrange, arrangement
 from core_kv_connectors.peers.peer import AHEAD, DIAL_S, PAGE_S
 from core_kv_connectors.tiers.page_file import PageError, check_values, checked_header
 
@@ -129,7 +129,8 @@ class Claim:
         self._on_end = on_end
         self._connection: socket.socket | None = None
         self._page_bytes = agreement.page_bytes
-        self._arrange: Arrange | None = None
+        self._arrangement: Arrangement | None = None
+        self._half: tuple[tuple[int, bytes], dict[int, Page]] = (-1, b""), {}
         self._known: Future[Callable[[], list[Block]]] = Future()
         self._wanted: Future[list[Block]] = Future()
         self._until = float("inf")
@@ -139,6 +140,11 @@ class Claim:
         self._num_wanted = 0
         self._lock = threading.Lock()
         threading.Thread(target=self._run, name="kv-claim", daemon=True).start()
+
+    @property
+    def num_missing(self) -> int:
+        """Number of pages that were asked for, or were to be, and have not come."""
+        return max(self._num_wanted - self.num_received, 0)
 
     @property
     def is_late(self) -> bool:
@@ -220,7 +226,7 @@ class Claim:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         terms = dial(connection, self._agreement, "lease")
         self._page_bytes = terms.page_bytes
-        self._arrange = arrangement(terms.shape, self._agreement.shape)
+        self._arrangement = arrangement(terms.shape, self._agreement.shape)
         connection.settimeout(PAGE_S)
         send(connection, ClaimMessage(self.source.ticket, self._tenant, self.source.engine_id))
         granted = receive(connection, Granted, SMALL_BYTES + MOST_PLACE)
@@ -237,17 +243,23 @@ class Claim:
         self.num_announced = len(announced)
         renew_s = max(granted.lease_s / 3, 0.01)
         blocks = self._renewing(connection, self._known, renew_s)()
-        offered = [block for block in blocks if name_of(*block) in announced]
-        self._num_strange = len(announced) - len(offered)
+        way = self._arrangement
+        if way is None:
+            offered = [block for block in blocks if name_of(*block) in announced]
+            num_known = len(offered)
+        else:
+            offered, num_known = way.offered(blocks, announced)
+        self._num_strange = len(announced) - num_known
         self.offered.set_result(offered)
         wanted = self._renewing(connection, self._wanted, renew_s)
-        self._num_wanted = len(wanted)
+        asked = wanted if way is None else way.asked(wanted)
+        self._num_wanted = len(asked)
         self._reserve(connection, len(wanted), renew_s)
         self._take_stream(connection, renew_s)
         try:
             left_s = max(self._until - time.monotonic(), 0.0)
             with self._transport.receiving(granted.place, self._pace, left_s) as receive_page:
-                self._fetch(connection, wanted, receive_page)
+                self._fetch(connection, asked, receive_page)
         finally:
             self._streams.give_back()
         send(connection, Ask(ends=True, received=self.num_received))
@@ -267,6 +279,8 @@ class Claim:
     def _reserve(self, connection: socket.socket, num_pages: int, renew_s: float) -> None:
         """Wait until there is memory for the pages. Raises NoMemoryError where there never is, or not in time."""
         num_bytes = num_pages * self._agreement.page_bytes
+        if self._arrangement is not None and num_pages:
+            num_bytes += self._arrangement.spare_bytes
         if num_bytes > self._spare.capacity:
             raise NoMemoryError(f"its pages have {num_bytes} bytes, more than kv_buffer_size {self._spare.capacity}")
         while not self._spare.take(num_bytes, min(renew_s, max(self._until - time.monotonic(), 0.0))):
@@ -310,22 +324,42 @@ class Claim:
             return
         try:
             header = checked_header(found.header, self._agreement.fingerprint, group, key)
-            if header.nbytes != self._page_bytes:
-                raise PeerError(f"it sends a page of {header.nbytes} bytes, expected {self._page_bytes}")
-            sent = self._take() if self._arrange is None else np.empty(self._page_bytes, np.uint8)
-            receive_page(connection, found, sent, max(self._until - time.monotonic(), 0.0))
-            check_values(header, sent, self._agreement.secret)
-            page = sent
-            if self._arrange is not None:
-                page = self._take()
-                self._arrange(sent, page)
+            way = self._arrangement
+            unit = range(0) if way is None else way.unit(group)
+            nbytes = self._page_bytes if way is None else way.nbytes(group)
+            if header.nbytes != nbytes:
+                raise PeerError(f"it sends a page of {header.nbytes} bytes, expected {nbytes}")
+            page = np.empty(nbytes, np.uint8) if unit else self._take()
+            receive_page(connection, found, page, max(self._until - time.monotonic(), 0.0))
+            check_values(header, page, self._agreement.secret)
         except PageError:
             self.num_bad += 1
             raise
         self.num_received += 1
+        if way is None or not unit:
+            self._keep({group: page}, key)
+        else:
+            self._put_together(way, unit, group, key, page)
+
+    def _put_together(self, way: Arrangement, unit: range, number: int, key: PrefixKey, page: Page) -> None:
+        """Keep a page until all of its unit are here, and then what the engine needs of them."""
+        of = unit.start, key.digest
+        if self._half[0] != of:  # a state that lacks a page is dropped when the next one begins
+            self._half = of, {}
+        parts = self._half[1]
+        parts[number] = page
+        if len(parts) == len(unit):
+            numbers = way.ours(unit)
+            pages = [self._take() for _ in numbers]
+            way.arrange(unit, [parts[each] for each in unit], pages)
+            self._half = (-1, b""), {}
+            self._keep(dict(zip(numbers, pages, strict=True)), key)
+
+    def _keep(self, pages: dict[int, Page], key: PrefixKey) -> None:
+        """Let the engine use pages of a block, by group, unless the claim is dropped."""
         with self._lock:
             if not self._dropped:
-                self.pages[group, key.digest] = (key, page)
+                self.pages |= {(group, key.digest): (key, page) for group, page in pages.items()}
 
     def _free(self) -> None:
         """Drop the pages, and their memory. The lock is held."""

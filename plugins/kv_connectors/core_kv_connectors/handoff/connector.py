@@ -283,7 +283,7 @@ class Handoff(KVConnector):
             self.leases.check_integrity()
 
     def _open(self, fingerprint: str) -> None:
-        if self._shape.places:
+        if self._shape.groups:
             fingerprint = shared_fingerprint(self._config, self._numerics)
         self._fingerprint = fingerprint
         place = self.roles.listen
@@ -319,6 +319,8 @@ class Handoff(KVConnector):
             else:
                 self.counts["pages_unused"] += claim.num_received
             self.counts["pages_bad"] += claim.num_bad
+            if outcome != "dropped":
+                self.counts["pages_missing"] += claim.num_missing
             rest = self._rests[address]
             if outcome == "failed":
                 rest.begin()

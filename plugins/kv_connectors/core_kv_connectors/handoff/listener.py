@@ -12,6 +12,7 @@ import socket
 
 from core_kv_connectors.handoff.leases import Leases
 from core_kv_connectors.handoff.transport import SendPage, Transport
+from core_kv_connectors.peers.arrangement import SentPages
 from core_kv_connectors.peers.handshake import Agreement
 from core_kv_connectors.peers.listener import SILENT_S, Listener
 from core_kv_connectors.peers.messages import (
@@ -50,6 +51,7 @@ class LeaseListener(Listener):
     ) -> None:
         self._leases = leases
         self._transport = transport or Transport()
+        self._sent = SentPages(agreement.shape)
         super().__init__(host, port, agreement, argument, pace)
 
     def _speak(self, purpose: str, connection: socket.socket) -> None:
@@ -88,5 +90,6 @@ class LeaseListener(Listener):
             send(connection, Found(name))
             return
         agreement = self._agreement
-        header, page = page_parts(agreement.fingerprint, held.group, held.key, held.page, agreement.secret)
+        sent = self._sent.of(held.group, held.page)
+        header, page = page_parts(agreement.fingerprint, held.group, held.key, sent, agreement.secret)
         send_page(connection, Found(name, header[4:]), page)

@@ -1,7 +1,7 @@
 """The agreement of two engines before they exchange pages.
 
-Owns: the proof that both have the secret, and the comparison of what they compute. Never does: exchange pages. Called by: both
-ends, at the start of each connection.
+Owns: the proof that both have the secret and say what arrives, and the comparison of what they compute. Never does: exchange
+pages. Called by: both ends, at the start of each connection.
 
 Who listens proves that it has the secret only after the other end has, so that strangers learn nothing. Without a secret the
 proof is that of an empty one: engines of one machine.
@@ -15,6 +15,8 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from core_kv_connectors.peers.messages import MAGIC, SMALL_BYTES, Hello, PeerError, Terms, receive, send
 from core_kv_connectors.peers.page_shape import UNDIVIDED, PageShape
@@ -43,13 +45,23 @@ class Agreement:
     transport: str = TCP
     shape: PageShape = UNDIVIDED
 
-    def proof(self, role: str, first: bytes, second: bytes) -> bytes:
-        """Return what only an end with the secret can say about two nonces. role: of the end that says it."""
-        return hmac.digest(self.secret, b"core kv tcp\0" + role.encode() + b"\0" + first + second, hashlib.sha256)
+    def terms(self, problem: str = "") -> Terms:
+        """Return what this end says about itself, without a proof. problem: why it refuses."""
+        return Terms(b"", self.fingerprint, self.page_bytes, problem, self.transport, self.shape)
 
-    def terms(self, proof: bytes, problem: str = "") -> Terms:
-        """Return the second message of this end. problem: why it refuses."""
-        return Terms(proof, self.fingerprint, self.page_bytes, problem, self.transport, self.shape)
+    def proved(self, terms: Terms, role: str, first: bytes, second: bytes) -> Terms:
+        """Return terms with the proof that an end with the secret says them. role: of that end. first, second: the nonces.
+
+        The proof covers the terms: with a shape that was altered on the way, good pages would be arranged to wrong ones.
+        """
+        said = msgspec.structs.replace(terms, proof=b"")
+        content = b"core kv tcp\0" + role.encode() + b"\0" + first + second + msgspec.msgpack.encode(said)
+        return msgspec.structs.replace(said, proof=hmac.digest(self.secret, content, hashlib.sha256))
+
+    def check(self, terms: Terms, role: str, first: bytes, second: bytes) -> None:
+        """Raise PeerError unless terms are those of an end with the secret. Arguments: as for `proved`."""
+        if not hmac.compare_digest(terms.proof, self.proved(terms, role, first, second).proof):
+            raise PeerError("it does not know our key: it has another key file, or none")
 
     def difference(self, terms: Terms) -> str:
         """Return the field in which another end differs, with both values; empty when they agree."""
@@ -70,8 +82,6 @@ class Agreement:
             differs = terms.page_bytes != self.page_bytes
             return f"pages of {terms.page_bytes} bytes instead of {self.page_bytes}" if differs else ""
         why = self.shape.why_not(terms.shape)
-        if not why and TCP not in (terms.transport, self.transport):
-            why = f"{terms.shape.ranks} ranks instead of {self.shape.ranks}: only tcp arranges pages anew"
         if not why and terms.page_bytes != terms.shape.page_bytes:
             why = f"pages of {terms.page_bytes} bytes in a shape of {terms.shape.page_bytes}"
         return why
@@ -94,14 +104,12 @@ def terms_of(connection: socket.socket, agreement: Agreement, purpose: str) -> T
     nonce = secrets.token_bytes(NONCE_BYTES)
     send(connection, Hello(MAGIC, nonce, purpose))
     theirs = _hello(connection)
-    proof = agreement.proof("dials", nonce, theirs.nonce)
-    send(connection, agreement.terms(proof))
+    send(connection, agreement.proved(agreement.terms(), "dials", nonce, theirs.nonce))
     try:
         terms = receive(connection, Terms, SMALL_BYTES)
     except PeerError as error:
         raise PeerError("it hung up: it has another key file, or none") from error
-    if not hmac.compare_digest(terms.proof, agreement.proof("listens", theirs.nonce, nonce)):
-        raise PeerError("it does not know our key: it has another key file, or none")
+    agreement.check(terms, "listens", theirs.nonce, nonce)
     return terms
 
 
@@ -113,11 +121,9 @@ def answer(connection: socket.socket, agreement: Agreement, purposes: Sequence[s
     nonce = secrets.token_bytes(NONCE_BYTES)
     send(connection, Hello(MAGIC, nonce))
     terms = receive(connection, Terms, SMALL_BYTES)
-    if not hmac.compare_digest(terms.proof, agreement.proof("dials", theirs.nonce, nonce)):
-        raise PeerError("it does not know our key: it has another key file, or none")
+    agreement.check(terms, "dials", theirs.nonce, nonce)
     problem = agreement.difference(terms)
-    proof = agreement.proof("listens", nonce, theirs.nonce)
-    send(connection, agreement.terms(proof, problem))
+    send(connection, agreement.proved(agreement.terms(problem), "listens", nonce, theirs.nonce))
     if problem and theirs.purpose != CHECK:
         raise PeerError(f"it has {problem}")
     return theirs.purpose

@@ -19,7 +19,7 @@ from core.api.errors import UNREADABLE
 from core_kv_connectors.peers.pace import PIECE_BYTES, Pace
 from core_kv_connectors.peers.page_shape import UNDIVIDED, PageShape
 
-MAGIC = "core-kv-tcp-2"
+MAGIC = "core-kv-tcp-3"
 MOST_BYTES = 1 << 20
 """Largest message; a length beyond it ends the connection before anything is allocated."""
 MOST_NAMES = 1 << 13
@@ -51,8 +51,8 @@ class Hello(msgspec.Struct, tag=1, array_like=True, forbid_unknown_fields=True):
 class Terms(msgspec.Struct, tag=2, array_like=True, forbid_unknown_fields=True):
     """Second message of each end.
 
-    proof: HMAC of both nonces. fingerprint: of weights, numerics and layout. page_bytes: of a page. problem: why the listener
-    refuses; empty: it agrees. transport: how the bytes of pages come. shape: how pages are divided among ranks.
+    proof: HMAC of both nonces and the terms. fingerprint: of weights, numerics and layout. page_bytes: of a page. problem: why
+    the listener refuses; empty: it agrees. transport: how the bytes of pages come. shape: how pages are divided among ranks.
     """
 
     proof: bytes

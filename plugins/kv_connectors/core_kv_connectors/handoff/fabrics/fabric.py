@@ -8,12 +8,16 @@ The producer copies a page into a slot of its registered memory and tells the sl
 consumer has the library read it from there into a slot of its own. A connection has a ring of slots, as many as a consumer
 asks pages ahead: it asks for the next page only once it has the oldest one, so the slot that comes round is no longer read.
 No other memory is registered, so whoever reaches the library reads no more than the pages that are on their way.
+
+A library may still write what it was late with, after its read was given up. So the ring of such a read is the last to be used
+again: a page of another claim that came there could have a wrong checksum, and would be computed.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Protocol
@@ -42,17 +46,20 @@ class Fabric(Protocol):
         """Let the other end read memory, and this end write what it reads. Called once, before anybody asks for `place`."""
 
     def read(self, place: bytes, source: int, target: int, num_bytes: int, limit_s: float) -> None:
-        """Copy memory of the other end to this one. Raises PeerError, also when it takes longer than `limit_s` seconds."""
+        """Copy memory of the other end to this one. Raises PeerError, also when it takes longer than `limit_s` seconds.
+
+        Any error may leave a read behind that still writes to `target`.
+        """
 
 
 class FabricTransport(Transport):
-    """Pages that a fabric moves. page_bytes: of a page."""
+    """Pages that a fabric moves. page_bytes: of a page, in all ranks of this engine."""
 
     def __init__(self, fabric: Fabric, page_bytes: int) -> None:
         num_rings = min(max(STAGING_BYTES // (AHEAD * page_bytes), FEWEST_RINGS), MOST_RINGS)
         self._memory = np.zeros((num_rings, AHEAD, page_bytes), np.uint8)
         self._fabric = fabric
-        self._free = list(range(num_rings))
+        self._free = deque(range(num_rings))
         self._changed = threading.Condition()
         fabric.register(self._memory.ctypes.data, self._memory.nbytes)
         self.name = fabric.name
@@ -77,7 +84,7 @@ class FabricTransport(Transport):
             if ring is None:
                 send(connection, Found(found.name))
                 return
-            slot = self._memory[ring, count % AHEAD]
+            slot = self._memory[ring, count % AHEAD, : page.nbytes]
             count += 1
             slot[:] = np.frombuffer(page, np.uint8)
             send(connection, Found(found.name, found.header, slot.ctypes.data))
@@ -92,27 +99,35 @@ class FabricTransport(Transport):
         ring = self._take(limit_s)
         if ring is None:
             raise PeerError(f"no registered memory was free here within {limit_s:g} s")
+        room = self._memory[ring].reshape(-1)
+        has_failed = False
 
         def receive_page(connection: socket.socket, found: Found, page: Page, limit_s: float) -> None:
-            slot = self._memory[ring, 0]
+            nonlocal has_failed
+            slot = room[: page.nbytes]
+            if len(slot) < page.nbytes:  # an engine with other ranks may send more of a page than one here has
+                raise PeerError(f"its pages have {page.nbytes} bytes, more than {len(slot)} of registered memory here")
             if pace is not None:
                 for start in range(0, page.nbytes, PIECE_BYTES):
                     pace.take(min(PIECE_BYTES, page.nbytes - start))
+            has_failed = True
             self._fabric.read(place, found.address, slot.ctypes.data, page.nbytes, limit_s)
+            has_failed = False
             page[:] = slot
 
         try:
             yield receive_page
         finally:
-            self._give_back(ring)
+            self._give_back(ring, has_failed=has_failed)
 
     def _take(self, timeout_s: float) -> int | None:
         """Return a free ring, or None after so many seconds."""
         with self._changed:
             return self._free.pop() if self._changed.wait_for(lambda: bool(self._free), timeout_s) else None
 
-    def _give_back(self, ring: int | None) -> None:
+    def _give_back(self, ring: int | None, *, has_failed: bool = False) -> None:
+        """Return a ring. has_failed: whether a read was given up that may still write to it."""
         if ring is not None:
             with self._changed:
-                self._free.append(ring)
+                self._free.appendleft(ring) if has_failed else self._free.append(ring)
                 self._changed.notify()

@@ -13,6 +13,7 @@ import importlib
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -61,6 +62,8 @@ class NixlFabric:
             ) from error
         self.place = b""
         self._peers: dict[bytes, str] = {}
+        self._num_reads: Counter[bytes] = Counter()
+        self._failed: set[bytes] = set()
         self._lock = threading.Lock()
 
     def register(self, address: int, num_bytes: int) -> None:
@@ -70,14 +73,18 @@ class NixlFabric:
 
     def read(self, place: bytes, source: int, target: int, num_bytes: int, limit_s: float) -> None:
         """See `Fabric`."""
+        has_failed = True
+        with self._lock:
+            self._num_reads[place] += 1
         try:
             self._read(self._peer(place), source, target, num_bytes, limit_s)
+            has_failed = False
         except PeerError:
-            self._forget(place)
             raise
         except Exception as error:
-            self._forget(place)
             raise PeerError(f"NIXL cannot read its memory ({type(error).__name__}: {error})") from error
+        finally:
+            self._ended(place, has_failed)
 
     def _read(self, peer: str, source: int, target: int, num_bytes: int, limit_s: float) -> None:
         agent = self._agent
@@ -110,11 +117,22 @@ class NixlFabric:
                 name = self._peers[place] = added.decode() if isinstance(added, bytes) else str(added)
             return name
 
-    def _forget(self, place: bytes) -> None:
-        """Let the next page begin with a new connection."""
+    def _ended(self, place: bytes, has_failed: bool) -> None:
+        """Note the end of a read. After one that failed the next page begins with a new connection.
+
+        Not before all others of this end are over: NIXL would end these too.
+        """
         with self._lock:
-            if place in self._peers:
-                self._remove(place)
+            if has_failed:
+                self._failed.add(place)
+            self._num_reads[place] -= 1
+            if self._num_reads[place]:
+                return
+            del self._num_reads[place]
+            if place in self._failed:
+                self._failed.discard(place)
+                if place in self._peers:
+                    self._remove(place)
 
     def _remove(self, place: bytes) -> None:
         self._agent.remove_remote_agent(self._peers.pop(place))
