@@ -5,6 +5,7 @@ Owns: where each family has them. Never does: build a module. Called by: the tow
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 def sound_rows(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
     """Return the rows of one sound, [rows, size]. arrays: its features."""
     if hasattr(model, "embed_audio"):
-        return _filled(model, arrays)
+        return _filled(model, arrays) if hasattr(model.embed_audio, "vocab_offset") else _heard(model, arrays)
     if hasattr(model, "get_audio_features"):
-        made: Tensor = model.get_audio_features(arrays["input_features"], return_dict=True).pooler_output
+        takes = inspect.signature(model.get_audio_features).parameters
+        given = {name: each for name, each in arrays.items() if name in takes}
+        made: Tensor = model.get_audio_features(**given, return_dict=True).pooler_output
         # Granite's language model scales whatever it is given in place of embeddings; the engine scales its own alone.
         scale = getattr(model.config.get_text_config(), "embedding_multiplier", 1.0)
         return made.reshape(-1, made.shape[-1]) * scale
@@ -31,6 +34,13 @@ def _filled(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
     silence = model.embed_audio(input_ids=last)
     heard = torch.where(made.audio_mel_mask[0].unsqueeze(-1), silence, made.pooler_output[0])
     return torch.cat([heard, silence.expand(model.config.audio_soft_tokens_per_image - len(heard), -1)])
+
+
+def _heard(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
+    """Return the rows of Gemma 4, without those of silence that fills the last window."""
+    made = model.get_audio_features(arrays["input_features"], arrays["input_features_mask"], return_dict=True)
+    rows: Tensor = made.pooler_output[made.attention_mask.bool()]
+    return rows
 
 
 def _embedded(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
