@@ -1,4 +1,4 @@
-"""Tiny models that see and hear in one prompt, with towers of transformers alone: Gemma 4, the thinker of Qwen2.5-Omni."""
+"""A tiny model that sees and hears in one prompt, with towers of transformers alone: the thinker of Qwen2.5-Omni."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 from transformers import (
-    Gemma4AudioFeatureExtractor,
-    Gemma4Config,
-    Gemma4ImageProcessor,
-    Gemma4Processor,
     Qwen2_5OmniProcessor,
     Qwen2_5OmniThinkerConfig,
     Qwen2VLImageProcessor,
@@ -22,10 +18,6 @@ from core_media.processing.image_processor import NoVideo, without_video
 from tests.media.checkpoints import SECTIONS, TEXT, template, tokenizer_with
 from tests.media.heard import save as save_model
 
-GEMMA = {
-    "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "audio_token": "<|audio|>",
-    "boa_token": "<|audio>", "eoa_token": "<audio|>",
-}  # fmt: skip
 QWEN = {
     "image_token": "<|IMAGE|>", "audio_token": "<|AUDIO|>", "video_token": "<|VIDEO|>",
     "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>", "audio_bos_token": "<|audio_bos|>",
@@ -37,38 +29,6 @@ def shown_as(picture: str, sound: str, video: str = "") -> str:
     """A chat template that reads parts of all modalities."""
     more = "{% elif p.type == 'audio' %}" + sound + "{% elif p.type == 'video' %}" + video + "{% else %}{{ p.text }}"
     return template(picture).replace("{% else %}{{ p.text }}", more)
-
-
-def save_gemma4(directory: Path, **text: Any) -> Path:
-    """Gemma 4 of the small kind: embeddings for each layer, a layer that borrows its keys, pictures of up to 70 rows."""
-    without_video()
-    made, tokenizer = tokenizer_with(*GEMMA.values(), "<|video|>", **GEMMA)
-    count = made.get_vocab_size()
-    config = Gemma4Config(
-        text_config={
-            **TEXT, "head_dim": 16, "global_head_dim": 16, "vocab_size": count, "vocab_size_per_layer_input": count,
-            "hidden_size_per_layer_input": 12, "sliding_window": 8, "num_kv_shared_layers": 1,
-            "layer_types": ["sliding_attention", "full_attention", "full_attention"], **text,
-        },
-        vision_config={
-            "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "position_embedding_size": 700,
-        },
-        audio_config={
-            "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "subsampling_conv_channels": [8, 4],
-            "output_proj_dims": 24,
-        },
-        image_token_id=made.token_to_id("<|image|>"), audio_token_id=made.token_to_id("<|audio|>"),
-        video_token_id=made.token_to_id("<|video|>"), boi_token_id=made.token_to_id("<|image>"),
-        eoi_token_id=made.token_to_id("<image|>"), boa_token_id=made.token_to_id("<|audio>"),
-        eoa_token_index=made.token_to_id("<audio|>"),
-    )  # fmt: skip
-    save_model(directory, config)
-    processor = Gemma4Processor(
-        Gemma4AudioFeatureExtractor(feature_size=8), Gemma4ImageProcessor(patch_size=4, max_soft_tokens=70), tokenizer,
-        NoVideo(), chat_template=shown_as("<|image|>", "<|audio|>"),
-    )  # fmt: skip
-    return written(directory, processor)
 
 
 def save_thinker(directory: Path) -> Path:
@@ -132,7 +92,7 @@ def as_published(thinker: Path, directory: Path) -> Path:
     return directory
 
 
-SAVE_OMNI = {"gemma4": save_gemma4, "qwen2_5_omni_thinker": save_thinker}
-SEEN = {"gemma4": "<|image|>", "qwen2_5_omni_thinker": "<|vision_bos|><|IMAGE|><|vision_eos|>"}
-HEARD = {"gemma4": "<|audio|>", "qwen2_5_omni_thinker": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
+SAVE_OMNI = {"qwen2_5_omni_thinker": save_thinker}
+SEEN = {"qwen2_5_omni_thinker": "<|vision_bos|><|IMAGE|><|vision_eos|>"}
+HEARD = {"qwen2_5_omni_thinker": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
 VIDEO = "<|vision_bos|><|VIDEO|><|vision_eos|>"

@@ -17,7 +17,7 @@ from core_media.processing.image_processor import ImageProcessor
 from tests.media.checkpoints import picture
 from tests.media.comparison import Answer, Reference, assert_same, crowded, ours
 from tests.media.heard import RATE, sound
-from tests.media.omni import HEARD, SAVE_OMNI, SEEN, VIDEO, as_published, save_gemma4
+from tests.media.omni import HEARD, SAVE_OMNI, SEEN, VIDEO, as_published
 from tests.media.seen import Frames, frames
 
 pytestmark = pytest.mark.media
@@ -26,7 +26,7 @@ Prompt = tuple[str, list[Any], list[Any], list[Frames]]
 
 
 def prompts(kind: str) -> list[Prompt]:
-    """No prompt ends with an item, see `test_families.compare`; each sound of Gemma 4 is alone, as it is filled here."""
+    """No prompt ends with an item, see `test_families.compare`."""
     see, hear = SEEN[kind], HEARD[kind]
     found: list[Prompt] = [
         ("ab", [], [], []),
@@ -99,7 +99,7 @@ def test_prompts_that_are_seen_and_heard_are_answered_as_by_transformers(
 def test_company_chunks_preemptions_and_caches_change_no_bit(
     checkpoint: Path, kind: str, expected: list[Answer]
 ) -> None:
-    room = crowded(expected, 6 if kind == "gemma4" else 0)
+    room = crowded(expected)
     with LLM(model=str(checkpoint), **{**SETTINGS, **room, "max_num_seqs": 8}) as llm:
         for _ in range(2):  # the second time with cached prefixes
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
@@ -116,9 +116,7 @@ def test_company_chunks_preemptions_and_caches_change_no_bit(
     ids=["drafts", "adapters and host memory", "sleep"],
 )
 def test_the_tokens_are_the_same(checkpoint: Path, kind: str, expected: list[Answer], more: dict[str, Any]) -> None:
-    ranks = (
-        {"tensor_parallel_size": 2} if "speculative_config" in more and kind != "gemma4" else {}
-    )  # it cannot be divided
+    ranks = {"tensor_parallel_size": 2} if "speculative_config" in more else {}  # it cannot be divided
     with LLM(model=str(checkpoint), **{**SETTINGS, **more, **ranks}) as llm:
         for _ in range(2):
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
@@ -153,8 +151,6 @@ def test_a_modality_whose_limit_is_zero_has_no_tower(
 
 
 def test_rows_of_a_video_are_left_out_beside_a_sound(checkpoint: Path, kind: str, expected: list[Answer]) -> None:
-    if kind != "qwen2_5_omni_thinker":
-        pytest.skip("its videos are not served")
     text, pictures, sounds, videos = prompts(kind)[-1]
     with LLM(model=str(checkpoint), video_pruning_rate=0.3, **SETTINGS) as llm:
         [found] = ours(llm, [prompt_of(text, pictures, sounds, videos)])
@@ -167,16 +163,5 @@ def test_rows_of_a_video_are_left_out_beside_a_sound(checkpoint: Path, kind: str
 def test_one_model_of_a_published_checkpoint_is_served(
     checkpoint: Path, kind: str, expected: list[Answer], tmp_path: Path
 ) -> None:
-    if kind != "qwen2_5_omni_thinker":
-        pytest.skip("published as one model")
     with LLM(model=str(as_published(checkpoint, tmp_path / "whole")), **SETTINGS) as llm:
         assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
-
-
-def test_pictures_of_large_gemmas_are_refused_and_their_text_is_served(tmp_path: Path) -> None:
-    """Rows of their pictures see each other in layers with windows alone."""
-    save_gemma4(tmp_path, use_bidirectional_attention="vision")
-    with LLM(model=str(tmp_path), **SETTINGS) as llm:
-        assert ours(llm, [{"prompt": "ab"}])
-        with pytest.raises(RequestError, match="see each other in layers with windows alone"):
-            ours(llm, [prompt_of("a<|image|>b", [picture()], [], [])])

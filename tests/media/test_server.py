@@ -92,7 +92,7 @@ def test_clients_own_calls_see_pictures(server: Server, client: openai.OpenAI, l
     seen = messages.count_tokens(model=answer.model, messages=[*asked, call, found]).input_tokens
     found["content"][0]["content"] = blocks[:1]
     unseen = messages.count_tokens(model=answer.model, messages=[*asked, call, found]).input_tokens
-    assert seen - unseen > 4  # the rows of a picture, and the turn that shows it
+    assert seen - unseen >= 4  # the rows of a picture, at least
 
 
 BAD = [

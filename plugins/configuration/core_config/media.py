@@ -212,10 +212,6 @@ def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Pl
             refusals[name] = f"{title} is not installed; install core-engine[media]"
         elif name == IMAGE and kind in OF_TIMM and not all(map(importlib.util.find_spec, ("timm", "torchvision"))):
             refusals[name] = "its tower of pictures needs timm and torchvision, which are not installed"
-        elif name == IMAGE and kind == "gemma4" and text_config(config).get("use_bidirectional_attention"):
-            refusals[name] = "rows of its pictures see each other in layers with windows alone, which is not served"
-        elif kind == "gemma4" and not config.get("vision_config" if name == IMAGE else "audio_config"):
-            refusals[name] = f"this checkpoint has no tower of {NOUNS[name]}s"
         elif name == AUDIO and config.get("has_lora_adapter"):
             refusals[name] = "its sounds need the checkpoint's own adapter (has_lora_adapter), which is not served"
         else:

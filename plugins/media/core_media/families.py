@@ -16,7 +16,6 @@ from typing import Any, Final
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3": "<start_of_image>",
     "gemma3n": "<image_soft_token>",
-    "gemma4": "<|image|>",
     "glm46v": "<|image|>",
     "glm4v": "<|image|>",
     "idefics3": "<image>",
@@ -38,7 +37,6 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
 
 SOUNDS: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3n": "<audio_soft_token>",
-    "gemma4": "<|audio|>",
     "granite_speech": "<|audio|>",
     "qwen2_5_omni_thinker": "<|AUDIO|>",
     "qwen2_audio": "<|AUDIO|>",
@@ -65,12 +63,11 @@ CLOSINGS: Final[Mapping[str, Mapping[str, tuple[str, int]]]] = MappingProxyType(
 
 TOWERS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
     "gemma3n": {"image": "vision_tower", "audio": "audio_tower"},
-    "gemma4": {"image": "vision_tower", "audio": "audio_tower"},
     "qwen2_5_omni_thinker": {"audio": "audio_tower"},  # its pictures and videos share the other one
 })  # fmt: skip
 """Model type with a tower for each modality → modality → its module, which is read where the modality is served."""
 
-MOST_SAMPLES: Final[Mapping[str, int]] = MappingProxyType({"gemma3n": 480_000, "gemma4": 480_000})
+MOST_SAMPLES: Final[Mapping[str, int]] = MappingProxyType({"gemma3n": 480_000})
 """Model type → samples behind which its processor cuts a sound without a word."""
 
 PIXTRAL: Final = "[IMG]"
@@ -97,7 +94,6 @@ AROUND_ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyTy
     "gemma3n": {
         "image": ("\n\n<start_of_image>", "<end_of_image>\n\n"), "audio": ("\n\n<start_of_audio>", "<end_of_audio>\n\n"),
     },
-    "gemma4": {"image": ("<|image>", "<image|>"), "audio": ("<|audio>", "<audio|>")},
     "internvl": {"image": ("<img>", "</img>")},
     "qwen2_5_omni_thinker": {"image": ("", ""), "audio": ("", "")},
     **{kind: {"image": ("", "")} for kind in _PLAIN},

@@ -30,9 +30,6 @@ ROPE: Final = {
 }
 """Rotary parameters of a configuration without any."""
 
-MEDIA: Final = ("image_token_id", "video_token_id", "audio_token_id")
-"""Tokens that stand for rows of media, of the whole model's configuration."""
-
 
 def usual(hf_config: Mapping[str, Any]) -> Configuration:
     """Return the configuration with the kind of each layer, and its rotary parameters as usual ones.
@@ -139,10 +136,9 @@ def whole(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
         blocks[index] = msgspec.structs.replace(blocks[index], mlp=wide)
     size = config.count("hidden_size_per_layer_input", 0)
     inputs = None
-    media = tuple(config.count(name) for name in MEDIA if config.get(name) is not None)
     if size:
         tokens = config.positive("vocab_size_per_layer_input", spec.vocab_size)
-        inputs = LayerInputs(size, tokens, len(blocks), media, config.count("pad_token_id", 0))
+        inputs = LayerInputs(size, tokens, len(blocks))
     return msgspec.structs.replace(spec, heads=heads, blocks=tuple(blocks), layer_inputs=inputs)
 
 

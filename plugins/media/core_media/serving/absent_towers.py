@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from core_media.config import AUDIO, IMAGE, MediaConfig
-from core_media.families import OF_TIMM, TOWERS
+from core_media.families import TOWERS
 
 KEPT: Final = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
 """Keys of a tower from which the model builds modules besides it."""
-LAYERS: Final[Mapping[str, str]] = {
-    "gemma3n": "conf_num_hidden_layers", "gemma4": "num_hidden_layers", "qwen2_5_omni_thinker": "encoder_layers",
-}  # fmt: skip
+LAYERS: Final[Mapping[str, str]] = {"gemma3n": "conf_num_hidden_layers", "qwen2_5_omni_thinker": "encoder_layers"}
 """Model type → key with the number of layers of its tower of sounds."""
 
 
@@ -26,11 +24,8 @@ def without_towers(settings: Any, media: MediaConfig) -> None:
     """
     towers = TOWERS.get(media.model_type, {})
     if IMAGE in towers and IMAGE not in media.places:
-        if media.model_type in OF_TIMM:
-            vars(settings)["vision_config"] = _bare(settings.vision_config)  # it refuses other classes otherwise
-        else:
-            settings.vision_config.num_hidden_layers = 0
-    if AUDIO in towers and AUDIO not in media.places and settings.audio_config is not None:
+        vars(settings)["vision_config"] = _bare(settings.vision_config)  # it refuses other classes otherwise
+    if AUDIO in towers and AUDIO not in media.places:
         setattr(settings.audio_config, LAYERS[media.model_type], 0)
 
 
