@@ -116,7 +116,7 @@ def test_company_chunks_preemptions_and_caches_change_no_bit(
     ids=["drafts", "adapters and host memory", "sleep"],
 )
 def test_the_tokens_are_the_same(checkpoint: Path, kind: str, expected: list[Answer], more: dict[str, Any]) -> None:
-    ranks = {"tensor_parallel_size": 2} if "speculative_config" in more else {}  # it cannot be divided
+    ranks = {"tensor_parallel_size": 2} if "speculative_config" in more else {}
     with LLM(model=str(checkpoint), **{**SETTINGS, **more, **ranks}) as llm:
         for _ in range(2):
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
