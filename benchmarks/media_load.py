@@ -35,6 +35,8 @@ from benchmarks.startup import Server, core_server
 
 PAUSE_S = 0.02
 STREAMS = 8
+ANSWER_S = 90.0
+"""Seconds within which each answer must be there."""
 SIDES = (3264, 2448)
 """Width and height of 8 megapixels."""
 
@@ -42,7 +44,7 @@ SIDES = (3264, 2448)
 def post(base: str, path: str, body: bytes) -> tuple[int, float]:
     """Return an answer's status, and the milliseconds to its first byte."""
     address = urlsplit(base)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=300)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ANSWER_S)
     begin = time.perf_counter()
     connection.request("POST" if body else "GET", path, body or None, {"content-type": "application/json"})
     answer = connection.getresponse()
@@ -60,12 +62,20 @@ def picture_body(model: str, file: bytes, number: int) -> bytes:
     return json.dumps({"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": content}]}).encode()
 
 
-def send(base: str, model: str, clients: int, count: int, file: bytes) -> list[int]:
-    """Have clients send pictures, each one after the other; return the statuses. Runs in a process of its own."""
+def send(base: str, model: str, clients: int, count: int, file: bytes, until: float) -> list[int]:
+    """Have clients send pictures, each one after the other; return the statuses. Runs in a process of its own.
+
+    until: time of the monotonic clock behind which no further one is sent.
+    """
 
     def client(index: int) -> list[int]:
-        bodies = (picture_body(model, file, 1 + index * count + number) for number in range(count))
-        return [post(base, "/v1/chat/completions", body)[0] for body in bodies]
+        statuses: list[int] = []
+        for number in range(count):
+            if statuses and time.monotonic() > until:
+                break
+            body = picture_body(model, file, 1 + index * count + number)
+            statuses.append(post(base, "/v1/chat/completions", body)[0])
+        return statuses
 
     with ThreadPoolExecutor(clients) as pool:
         return [status for statuses in pool.map(client, range(clients)) for status in statuses]
@@ -112,7 +122,7 @@ def longest_gap(base: str, model: str, tokens: int, streams: int) -> float:
     def stream(index: int) -> float:
         body = {"model": model, "prompt": f"{index} tell", "max_tokens": tokens, "stream": True, "ignore_eos": True}
         address = urlsplit(base)
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=300)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ANSWER_S)
         connection.request("POST", "/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"})
         answer = connection.getresponse()
         longest, last = 0.0, 0.0
@@ -159,6 +169,7 @@ def main() -> None:
     parser.add_argument("--sides", type=int, nargs=2, default=SIDES, help="width and height of a picture")
     parser.add_argument("--layers", type=int, default=1, help="of the tower and the text model")
     parser.add_argument("--tokens", type=int, default=256, help="of each stream")
+    parser.add_argument("--seconds", type=float, default=90.0, help="behind which clients send no further pictures")
     parser.add_argument("--rest", type=float, default=5.0, help="seconds at rest")
     arguments = parser.parse_args()
     sides = (arguments.sides[0], arguments.sides[1])
@@ -178,7 +189,8 @@ def main() -> None:
             with ProcessPoolExecutor(1, get_context("spawn")) as sender:
                 sender.submit(post, server.base, "/health", b"").result()  # the process has imported what it needs
                 begin, before = time.monotonic(), cpu_seconds(server.pid)
-                job = sender.submit(send, server.base, server.model, arguments.clients, arguments.pictures, file)
+                until = begin + arguments.seconds
+                job = sender.submit(send, server.base, server.model, arguments.clients, arguments.pictures, file, until)
                 busy = measure(server, job.done, 1)
                 statuses = job.result()
                 used = cpu_seconds(server.pid) - before - idle * (time.monotonic() - begin)

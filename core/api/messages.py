@@ -64,7 +64,7 @@ class MediaItem(msgspec.Struct, array_like=True):
     rows:        float32 [rows, (1 + levels) * size] in the machine's byte order: first what is used instead of the
                  embedding of each token, then what each of the first `levels` blocks adds to its result.
     levels:      number of blocks that add rows (DeepStack, arXiv 2406.04334).
-    grid:        rows in time, height and width, then a video's positions in time + 1, if uneven; empty: rows have one position.
+    grid:        rows in time, height, width; positions in time + 1, if uneven; indices + 1 of kept rows, if not all; or empty.
     """
 
     start: Annotated[int, msgspec.Meta(ge=0)]

@@ -65,6 +65,21 @@ def test_system_prompts_come_first() -> None:
     assert messages_of(("user", "Hi"), system=[billing])[0]["role"] == "user"
 
 
+def test_pictures_in_results_are_shown_behind_the_last_result() -> None:
+    def image(data: str) -> dict[str, Any]:
+        return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+    calls = [CALL, {**CALL, "id": "c2"}]
+    results = [result([text("a"), image("AA")]), {**result([image("BB")], is_error=True), "tool_use_id": "c2"}]
+    messages = messages_of(("user", "Hi"), ("assistant", calls), ("user", [*results, text("and?")]))
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "user"]
+    assert [message["content"] for message in messages[2:4]] == ["a", "Error: "]
+    urls = [part["image_url"]["url"][-2:] for part in messages[4]["content"][:2]]
+    assert urls == ["AA", "BB"]
+    assert messages[4]["content"][2] == text("and?")
+    assert messages[4]["content"][1].place == "messages[2].content[1].content[0]"
+
+
 def test_system_messages_stand_where_they_are_if_the_template_shows_them_there() -> None:
     turns = (("user", "Hi"), ("system", "Be brief."), ("assistant", "Yes"), ("user", "Go"))
     roles = [message["role"] for message in messages_of(*turns)]

@@ -20,6 +20,7 @@ from tests.attack import (
     phase_known,
     phase_load,
     phase_outputs,
+    phase_pictures,
     phase_rows,
     phase_schema,
     phase_sessions,
@@ -45,6 +46,7 @@ PHASES: dict[str, tuple[str, Run, float, bool]] = {
     "disks": ("KV tiers on disks that misbehave", phase_disks.run, 0.1, False),
     "adapters": ("Adapters: names, paths, files, and loads at any time", phase_adapters.run, 0.15, False),
     "sessions": ("Sessions of other keys, and 10,000 pins", phase_sessions.run, 0.1, False),
+    "pictures": ("Large pictures, beside other clients", phase_pictures.run, 0.1, False),
     "known": ("Receipts, quotes, records, batches and starts", phase_known.run, 0.15, False),
     "load": ("Mixed load", phase_load.run, 0.15, True),
 }

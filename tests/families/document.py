@@ -10,6 +10,7 @@ from typing import Any
 
 import transformers
 
+from core_loaders.directory import PARTS
 from core_media.families import FAMILIES
 from core_models import remote
 from core_runtime.models.families import Family, decoder_spec, families
@@ -91,9 +92,10 @@ def document(families: Iterable[Family], measured: list[dict[str, Any]]) -> str:
 def _of_media() -> str:
     """The classes of transformers that write text about pictures or sounds, by what is served of them."""
     found = classes.known()
-    text = [kind for kind, refusal in found.items() if not refusal and kind not in (*FAMILIES, "whisper")]
+    pictured = {*FAMILIES, *PARTS}
+    text = [kind for kind, refusal in found.items() if not refusal and kind not in (*pictured, "whisper")]
     groups = {
-        "pictures": [kind for kind in found if kind in FAMILIES],
+        "pictures": [kind for kind in found if kind in pictured],
         "transcriptions": ["whisper"],
         "the text alone; a picture or sound is a 400": text,
         "nothing: the start is refused, and names the architecture or the key": [kind for kind in found if found[kind]],

@@ -32,12 +32,14 @@ NAMED = (
     "cohere_compass",
     "gemma3n",
     "phi4mm",
+    "qwen2_5_omni_text",
+    "qwen2_5_omni_thinker",
     "stablelm_epoch",
     "step3_vl",
     "whisper",
 )
-"""Names that a row claims beside those that are compared: older names, wholes whose text alone is compared, and Whisper, which
-`tests/media` compares."""
+"""Names that a row claims beside those that are compared: older names, wholes whose text alone is compared, and Whisper and the
+thinker of Qwen2.5-Omni, which `tests/media` compares."""
 MORE_TOKENS = (
     ("gemma4_text", "inputs of layers"), ("gemma4_text", "experts"), ("deepseek_v32", "few keys"), ("glm_moe_dsa", "shared"),
     ("axk2", "few keys"),

@@ -81,7 +81,7 @@ BAD = [
     ({"language": "xx"}, "expected one of de, en, fr"),
     ({"temperature": 3}, "temperature is '3'; expected a number from 0 to 1"),
     ({"response_format": "diarized_json"}, "response_format is 'diarized_json'"),
-    ({"timestamp_granularities": ["word"], "response_format": "verbose_json"}, "times of words are not computed"),
+    ({"timestamp_granularities": ["word"], "response_format": "verbose_json"}, "without --enable-word-times"),
     ({"timestamp_granularities": ["segment"]}, "needs response_format 'verbose_json'"),
     ({"include": ["logprobs"]}, "include[] is not served"),
     ({"stream": True, "response_format": "srt"}, "A stream has no response_format 'srt'"),

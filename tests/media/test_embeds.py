@@ -31,6 +31,7 @@ from tests.apis.test_real_server import client_of, serving
 from tests.media.checkpoints import SAVE, picture
 from tests.media.comparison import GREEDY, crowded, ours, prompt_of
 from tests.media.heard import SAVE_HEARD, wav
+from tests.media.omni import SAVE_OMNI
 from tests.media.test_server import ask, processes, text
 
 SETTINGS: dict[str, Any] = {
@@ -97,10 +98,10 @@ def test_rows_have_the_answers_of_their_picture_in_all_circumstances(
 
 
 @pytest.mark.media
-@pytest.mark.parametrize("kind", ["gemma3n", "granite_speech", "qwen2_audio"])
+@pytest.mark.parametrize("kind", ["gemma3n", "granite_speech", "qwen2_5_omni_thinker", "qwen2_audio"])
 def test_rows_of_sounds_have_the_answers_of_their_sound(kind: str, tmp_path: Path) -> None:
     """The rows are those of the engine's own tower: `test_sounds_in_prompts` compares them with transformers."""
-    SAVE_HEARD[kind](tmp_path)
+    {**SAVE_HEARD, **SAVE_OMNI}[kind](tmp_path)
     line = f"ab{SOUNDS[kind]}cd"
     with LLM(model=str(tmp_path), **SETTINGS) as llm:
         media = llm._config.media

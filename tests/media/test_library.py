@@ -1,11 +1,12 @@
 """`LLM` with pictures: the tokens of transformers, and what a cache may answer."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from core import LLM, SamplingParams
+from core import LLM, AsyncLLM, SamplingParams
 from core.api.errors import RequestError
 from tests.media.checkpoints import file_of, picture
 from tests.media.comparison import GREEDY, Reference, assert_same, ours, prompt_of
@@ -68,6 +69,34 @@ def test_forms_of_pictures_are_one(llm: LLM, tmp_path: Path) -> None:
     assert all(answer == answers[0] for answer in answers)
 
 
+def test_prompts_of_token_ids_are_those_of_their_text(llm: LLM) -> None:
+    images = [picture(5), picture(6)]
+    [expected] = ours(llm, [prompt_of(TWO, images)])
+    ids = llm.get_tokenizer().encode(TWO)
+    assert len(ids) < len(expected.prompt)
+    assert ours(llm, [{"prompt_token_ids": ids, "multi_modal_data": {"image": images}}]) == [expected]
+
+
+@pytest.mark.media
+def test_an_asyncio_program_gives_pictures_too(llm: LLM, llava: Path) -> None:
+    prompts = [prompt_of(ONE, [picture(seed)]) for seed in range(3)]
+    expected = [answer.token_ids for answer in ours(llm, prompts)]
+
+    async def tokens(engine: AsyncLLM, number: int) -> list[int]:
+        async for output in engine.generate(prompts[number], GREEDY, f"request-{number}"):
+            found = list(output.outputs[0].token_ids)
+        return found
+
+    async def run() -> list[list[int]]:
+        async with AsyncLLM(str(llava), dtype="float32", max_model_len=512, block_size=16, seed=0) as engine:
+            with pytest.raises(RequestError, match="0 placeholders <image> for 1 pictures"):
+                async for _ in engine.generate({**prompts[0], "prompt": "ab"}, GREEDY, "wrong"):
+                    pass
+            return list(await asyncio.gather(*(tokens(engine, number) for number in range(3))))
+
+    assert asyncio.run(run()) == expected
+
+
 @pytest.mark.parametrize(
     ("prompt", "sentence"),
     [
@@ -77,7 +106,9 @@ def test_forms_of_pictures_are_one(llm: LLM, tmp_path: Path) -> None:
         ({"prompt": ONE, "multi_modal_data": {"image": b"no"}}, "it is no picture"),
         ({"prompt": ONE, "multi_modal_data": {"image": 7}}, "expected a PIL image"),
         ({"prompt": ONE, "multi_modal_data": {"image": [picture()] * 17}}, "at most 16 are taken"),
-        ({"prompt_token_ids": [5, 260], "multi_modal_data": {"image": picture()}}, "belongs to a prompt of text"),
+        ({"prompt_token_ids": [5, 6], "multi_modal_data": {"image": picture()}}, "0 tokens that stand for a picture"),
+        ({"prompt_token_ids": "ab", "multi_modal_data": {"image": picture()}}, "no list of whole numbers"),
+        ({"multi_modal_data": {"image": picture()}}, "belongs to a prompt of text or token ids"),
     ],
 )
 def test_wrong_pictures_are_refused(llm: LLM, prompt: dict[str, object], sentence: str) -> None:

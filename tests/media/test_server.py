@@ -78,13 +78,21 @@ def test_clients_own_calls_see_pictures(server: Server, client: openai.OpenAI, l
     ]
     from anthropic import Anthropic
 
-    message = Anthropic(base_url=server.base, api_key="none").messages.create(
-        model=answer.model, max_tokens=4, messages=[{"role": "user", "content": blocks}]
-    )
+    messages = Anthropic(base_url=server.base, api_key="none").messages
+    asked: Any = [{"role": "user", "content": blocks}]
+    counted = messages.count_tokens(model=answer.model, messages=asked)
+    message = messages.create(model=answer.model, max_tokens=4, messages=asked)
     chat = ask(client, text("ab"), shown(1))
     assert response.usage is not None
     assert response.usage.input_tokens == chat.usage.prompt_tokens
     assert message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0) == chat.usage.prompt_tokens
+    assert counted.input_tokens == chat.usage.prompt_tokens
+    call: Any = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {}}]}
+    found: Any = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": blocks}]}
+    seen = messages.count_tokens(model=answer.model, messages=[*asked, call, found]).input_tokens
+    found["content"][0]["content"] = blocks[:1]
+    unseen = messages.count_tokens(model=answer.model, messages=[*asked, call, found]).input_tokens
+    assert seen - unseen >= 4  # the rows of a picture, at least
 
 
 BAD = [

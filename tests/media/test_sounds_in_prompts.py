@@ -17,7 +17,7 @@ from tests.media.gemma3n import loaded_gemma3n
 from tests.media.heard import RATE, SAVE_HEARD, save_granite, sound, wav
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1600, "block_size": 16, "seed": 0}
-KINDS = [pytest.param(kind, marks=pytest.mark.media) for kind in sorted(SOUNDS)]
+KINDS = [pytest.param(kind, marks=pytest.mark.media) for kind in sorted(SAVE_HEARD)]
 
 
 class HeardReference(Reference):

@@ -34,7 +34,7 @@ def every(total: int, fps: float | None) -> range:
     return range(total)
 
 
-@pytest.fixture(scope="module", params=sorted(VIDEOS))
+@pytest.fixture(scope="module", params=sorted(VIDEOS.keys() & SAVE.keys()))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -74,6 +74,10 @@ class SeenReference(Reference):
     """transformers' model, fed by transformers' processor of videos."""
 
     def seen(self, text: str, videos: list[tuple[Frames, float]], images: list[Any]) -> Answer:
+        return self.answered(self.given(text, videos, images))
+
+    def given(self, text: str, videos: list[tuple[Frames, float]], images: list[Any]) -> Any:
+        """What transformers' processor makes of a prompt."""
         metadata = [
             VideoMetadata(total_num_frames=len(each), fps=fps, frames_indices=list(range(len(each))))
             for each, fps in videos
@@ -81,7 +85,7 @@ class SeenReference(Reference):
         given: dict[str, Any] = {}
         if videos:
             given = {"videos": [each for each, _ in videos], "video_metadata": metadata, "do_sample_frames": False}
-        return self.answered(self._processor(text=text, images=images or None, return_tensors="pt", **given))
+        return self._processor(text=text, images=images or None, return_tensors="pt", **given)
 
 
 @pytest.mark.media

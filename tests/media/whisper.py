@@ -63,7 +63,7 @@ def save_whisper(directory: Path, scale: float = 10.0, seed: int = 0, **changes:
         lang_to_id={f"<|{name}|>": ids[f"<|{name}|>"] for name in LANGUAGES},
         task_to_id={name: ids[f"<|{name}|>"] for name in ("translate", "transcribe")},
         no_timestamps_token_id=ids["<|notimestamps|>"], prev_sot_token_id=ids["<|startofprev|>"],
-        max_initial_timestamp_index=50, max_length=128, return_timestamps=False,
+        max_initial_timestamp_index=50, max_length=128, return_timestamps=False, alignment_heads=[[1, 0], [1, 2], [0, 3]],
     )  # fmt: skip
     model.save_pretrained(directory)
     WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=SECONDS).save_pretrained(directory)

@@ -34,7 +34,7 @@ from core_media.families import (
     placeholder_of,
     unread,
 )
-from core_media.sound.config import ENCODER, MODEL_TYPE, missing, sound_config
+from core_media.sound.config import DECODER, ENCODER, MODEL_TYPE, alignment_heads, missing, sound_config
 from core_runtime.models.families.wrappers import PROJECTOR, is_wrapper, other_module, text_config
 from core_runtime.models.rope import rope_spec
 from core_runtime.specs.checkpoint import CheckpointManifest
@@ -84,6 +84,7 @@ def media_config(
         io_kwargs=settings["media_io_kwargs"] or {},
         max_seconds=settings["max_audio_seconds"],
         max_frames=settings["max_video_frames"],
+        pruning=settings["video_pruning_rate"] or 0.0,
         max_image_pixels=settings["max_image_pixels"],
         row_cache_bytes=int(settings["mm_encoder_cache_gb"] * GIB),
         processor_cache_bytes=int(settings["mm_processor_cache_gb"] * GIB),
@@ -137,10 +138,13 @@ def tower_bytes(settings: Settings, path: str, manifest: CheckpointManifest) -> 
     sounds = transcribes(manifest)
     served = processed(settings, manifest)
     kind = str(manifest.config.get("model_type"))
+    modules = ENCODER
+    if settings["enable_word_times"] and sounds and alignment_heads(path):
+        modules += DECODER
     shapes = [
         tensor.shape
         for name, tensor in manifest.tensors.items()
-        if (name.startswith(ENCODER) if sounds else (module := other_module(name)) and not unread(kind, served, module))
+        if (name.startswith(modules) if sounds else (module := other_module(name)) and not unread(kind, served, module))
     ]
     return sum(map(math.prod, shapes)) * ITEM_BYTES[settings["dtype"]]
 
@@ -233,7 +237,9 @@ def derive_for_sounds(settings: Settings, manifest: CheckpointManifest) -> None:
 
 def _transcribing(settings: Settings, path: str, hf_config: Mapping[str, Any]) -> MediaConfig:
     """Return the settings of a model that transcribes."""
-    sound = sound_config(path, hf_config, settings["max_model_len"], settings["max_audio_seconds"])
+    sound = sound_config(
+        path, hf_config, settings["max_model_len"], settings["max_audio_seconds"], words=settings["enable_word_times"]
+    )
     return MediaConfig(
         model=path,
         model_type=MODEL_TYPE,

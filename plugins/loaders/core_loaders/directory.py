@@ -19,6 +19,9 @@ from core_tokens.files import has_tokenizer
 DRAFTS: Final = {"medusa_num_heads": "medusa", "speculators_model_type": "speculator_model"}
 """Configuration keys that identify drafts without a model type, and the type that each implies."""
 
+PARTS: Final = {"qwen2_5_omni": "thinker_config"}
+"""Model type of several models in one checkpoint, and the key of the one that writes text, which alone is served."""
+
 
 class ModelDirectory(NamedTuple):
     """A model directory, without its weights.
@@ -65,6 +68,7 @@ def read_directory(
     config = read_json(config_path)
     if translate is not None:
         config = translate(config_path, config)
+    config = _part_of(config)
     for key, named_so in DRAFTS.items():
         if key in config:
             config.setdefault("model_type", named_so)
@@ -82,6 +86,15 @@ def read_directory(
             generation.setdefault(key, config[key])
     tokenizer = TokenizerSource(directory=str(path) if has_tokenizer(path) else None)
     return ModelDirectory(path, config, generation, tokenizer)
+
+
+def _part_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the model that is served, of a checkpoint with several."""
+    part = config.get(PARTS.get(str(config.get("model_type")), ""))
+    if not isinstance(part, dict):
+        return config
+    declared = {key: config[key] for key in KEYS if config.get(key) is not None}
+    return {**declared, **part}
 
 
 def _check_there(ref: str, path: Path, config_name: str) -> None:

@@ -63,6 +63,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     io_kwargs:         by modality, how files are read: `num_frames` or `fps` of videos.
     max_seconds:       longest sound in a prompt.
     max_frames:        most frames of a video that the model sees.
+    pruning:           share of a video's rows that are left out, see `core_media.pruning`; 0: none is.
     domains:           hosts from which media may be fetched; empty: none is.
     row_size:          numbers of a row that a request may give in place of an item; 0: none may.
     row_scale:         factor of such rows, which the language model of Granite Speech applies in transformers.
@@ -95,6 +96,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     io_kwargs: dict[str, dict[str, Any]] = {}
     max_seconds: float = 3600.0
     max_frames: int = 768
+    pruning: float = 0.0
     domains: tuple[str, ...] = ()
     row_size: int = 0
     row_scale: float = 1.0

@@ -26,6 +26,7 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "llava_onevision": "<image>",
     "mistral3": "[IMG]",
     "paligemma": "<image>",
+    "qwen2_5_omni_thinker": "<|IMAGE|>",
     "qwen2_5_vl": "<|image_pad|>",
     "qwen2_vl": "<|image_pad|>",
     "qwen3_vl": "<|image_pad|>",
@@ -37,6 +38,7 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
 SOUNDS: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3n": "<audio_soft_token>",
     "granite_speech": "<|audio|>",
+    "qwen2_5_omni_thinker": "<|AUDIO|>",
     "qwen2_audio": "<|AUDIO|>",
     "voxtral": "[AUDIO]",
 })  # fmt: skip
@@ -45,10 +47,14 @@ SOUNDS: Final[Mapping[str, str]] = MappingProxyType({
 SHOWN: Final[Mapping[str, str]] = MappingProxyType({"voxtral": "[BEGIN_AUDIO][AUDIO]"})
 """What is written for a sound where a chat template takes no parts, if it is more than the placeholder."""
 
-VIDEOS: Final[Mapping[str, str]] = MappingProxyType(
-    dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"), "<|video_pad|>")
-)
+VIDEOS: Final[Mapping[str, str]] = MappingProxyType({
+    "qwen2_5_omni_thinker": "<|VIDEO|>",
+    **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"), "<|video_pad|>"),
+})  # fmt: skip
 """The same for videos."""
+
+PRUNED: Final = frozenset({"qwen2_5_omni_thinker", "qwen2_5_vl", "qwen2_vl"})
+"""Model types whose videos may be pruned: a video's rows follow each other, so their number says all of their places."""
 
 CLOSINGS: Final[Mapping[str, Mapping[str, tuple[str, int]]]] = MappingProxyType({
     "gemma3n": {"image": ("eoi_token_id", 262_144), "audio": ("eoa_token_id", 262_272)},
@@ -57,6 +63,7 @@ CLOSINGS: Final[Mapping[str, Mapping[str, tuple[str, int]]]] = MappingProxyType(
 
 TOWERS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
     "gemma3n": {"image": "vision_tower", "audio": "audio_tower"},
+    "qwen2_5_omni_thinker": {"audio": "audio_tower"},  # its pictures and videos share the other one
 })  # fmt: skip
 """Model type with a tower for each modality → modality → its module, which is read where the modality is served."""
 
@@ -67,7 +74,7 @@ PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""
 
 THREE_POSITIONS: Final = frozenset({
-    "glm46v", "glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe",
+    "glm46v", "glm4v", "qwen2_5_omni_thinker", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe",
 })  # fmt: skip
 """Model types whose rows of pictures rotate by three positions; a text configuration without `mrope_section` has one."""
 
@@ -88,6 +95,7 @@ AROUND_ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyTy
         "image": ("\n\n<start_of_image>", "<end_of_image>\n\n"), "audio": ("\n\n<start_of_audio>", "<end_of_audio>\n\n"),
     },
     "internvl": {"image": ("<img>", "</img>")},
+    "qwen2_5_omni_thinker": {"image": ("", ""), "audio": ("", "")},
     **{kind: {"image": ("", "")} for kind in _PLAIN},
     **{kind: {"audio": ("", "")} for kind in ("granite_speech", "qwen2_audio", "voxtral")},
 })  # fmt: skip

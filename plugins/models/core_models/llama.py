@@ -97,9 +97,9 @@ ROWS = (
     ),
     Family(
         name="qwen2",
-        model_types=("qwen2", "qwen2_vl_text", "qwen2_5_vl_text"),
+        model_types=("qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text"),
         architectures=("Qwen2ForCausalLM", "MiMoForCausalLM"),
-        wrappers=("qwen2_vl", "qwen2_5_vl"),
+        wrappers=("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"),
         neutral=SECTIONS,
         weights=(Ignored(r"model\.mtp_layers\..*", "layers that draft, which are not loaded"),),
         windowed="use_sliding_window",

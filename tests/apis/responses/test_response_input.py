@@ -42,6 +42,22 @@ def test_an_answer_is_one_message() -> None:
     ]
 
 
+def test_pictures_of_outputs_are_shown_in_the_turn_of_the_user_behind_them() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
+    output = {**OUTPUT, "output": [{"type": "input_text", "text": "a"}, image]}
+    custom = {**CUSTOM_OUTPUT, "output": [image]}
+    found = messages_of(None, [USER, CALL, CUSTOM, output, custom, USER, ANSWER])
+    assert [message["role"] for message in found] == ["user", "assistant", "tool", "tool", "user", "assistant"]
+    assert [message["content"] for message in found[2:4]] == ["a", ""]
+    shown = found[4]["content"]
+    assert [part["type"] for part in shown] == ["image_url", "image_url", "text"]
+    assert shown[0].place == "input[3].output[1]"
+    [last] = messages_of(None, [CALL, output])[2:]
+    assert last["role"] == "user"
+    with pytest.raises(RequestError, match="is of type None"):
+        messages_of(None, [CALL, {**OUTPUT, "output": [image, "x"]}])
+
+
 def test_two_answers_in_a_row_stay_two() -> None:
     roles = [(m["role"], "tool_calls" in m) for m in messages_of(None, [USER, ANSWER, ANSWER, CALL, ANSWER])]
     assert roles == [("user", False), ("assistant", False), ("assistant", True), ("assistant", False)]

@@ -20,6 +20,7 @@ from core_apis.protocol.anthropic import (
     SearchResultBlock,
     TextBlock,
 )
+from core_media.reading.parts import PlacedPart, placed_picture
 
 BlockTypes = Mapping[str, type[msgspec.Struct]]
 
@@ -86,10 +87,19 @@ def image_url(block: ImageBlock, place: str) -> str:
     )
 
 
-def result_text(content: str | Sequence[dict[str, Any]] | None, *, is_error: bool, place: str) -> str:
-    """Return the text of a tool's result; the text of an error says that it is one."""
-    text = text_of(content or "", RESULT_BLOCKS, place)
-    return f"Error: {text}" if is_error else text
+def result_parts(
+    content: str | Sequence[dict[str, Any]] | None, *, is_error: bool, place: str
+) -> tuple[str, list[PlacedPart]]:
+    """Return the text of a tool's result, and its pictures; the text of an error says that it is one."""
+    texts: list[str] = []
+    pictures: list[PlacedPart] = []
+    for where, block in blocks(content or "", RESULT_BLOCKS, place):
+        if isinstance(block, ImageBlock):
+            pictures.append(placed_picture(image_url(block, where), where, "image"))
+        else:
+            texts.append(block_text(block, where))
+    text = "\n".join(texts)
+    return (f"Error: {text}" if is_error else text), pictures
 
 
 def _document_text(block: DocumentBlock, place: str) -> str:

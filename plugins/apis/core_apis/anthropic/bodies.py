@@ -22,10 +22,12 @@ from core_apis.anthropic.chat import (
 from core_apis.body_kinds import BodyKind, Buffer, json_of
 from core_apis.field_names import combined, own_names
 from core_apis.prepare.preparation import Preparation
-from core_apis.prepare.prepared import CountedTokens, PreparedMessages
+from core_apis.prepare.prepared import CountedTokens, PreparedMessages, Prompt
 from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core_apis.protocol.anthropic_answer import TokenCount
 from core_formats.answers.plan import check_template
+from core_media.reading.parts import take_media
+from core_tokens.chat.written_text import plain, spans_of
 
 _fields = json_of(dict[str, msgspec.Raw])
 
@@ -64,10 +66,16 @@ def count_tokens(preparation: Preparation, asked: tuple[CountTokensRequest, list
     given, unknown = asked
     body = chat_request(given, late_system=preparation.once(_late_system))
     preparation.check_model(body.model)
+    settings, special = preparation.settings, bool(body.add_special_tokens)
     with own_names(FIELD_NAMES):
+        pictures = take_media(body.messages or [], settings.media, settings.media_refusal)
         use = preparation.checked(body)
-        check_template(use, preparation.template, preparation.settings.format)
-        ids = preparation.texts.rendered(preparation.render(body, use), bool(body.add_special_tokens)).ids
+        check_template(use, preparation.template, settings.format)
+        text = preparation.render(body, use)
+        if pictures:
+            prompt = Prompt(plain(text), [], pictures=pictures, written=spans_of(text))
+            return CountedTokens(TokenCount(0), unknown, prompt, special)
+        ids = preparation.texts.rendered(text, special).ids
     return CountedTokens(TokenCount(len(ids)), unknown)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.api.errors import RequestError, nearest
 from core_apis.anthropic import signature
-from core_apis.anthropic.blocks import ONLY_TEXT, block_text, blocks, image_url, result_text
+from core_apis.anthropic.blocks import ONLY_TEXT, block_text, blocks, image_url, result_parts
 from core_apis.protocol.anthropic import (
     BLOCKS,
     ImageBlock,
@@ -24,7 +24,7 @@ from core_apis.protocol.anthropic import (
     Turn,
 )
 from core_apis.protocol.messages import Message
-from core_media.reading.parts import placed_picture
+from core_media.reading.parts import PlacedPart, placed_picture
 
 ACCOUNTING = "x-anthropic-billing-header:"
 """Prefix of a system-prompt block that Claude Code adds for accounting.
@@ -74,15 +74,21 @@ class ChatMessages:
             self._user(turn, content_place)
 
     def _user(self, turn: Turn, place: str) -> None:
+        # Templates expect all results of an answer's calls behind it, and pictures in the user's turn alone.
+        waiting: list[PlacedPart] = []
         for where, block in blocks(turn.content, BLOCKS["user"], place):
             if isinstance(block, ToolResultBlock):
-                self._result(block, where)
-            elif isinstance(block, ImageBlock):
+                waiting += self._result(block, where)
+                continue
+            self._add_parts("user", waiting)
+            if isinstance(block, ImageBlock):
                 self._add_part("user", placed_picture(image_url(block, where), where, "image"))
             else:
                 self._add_text("user", block_text(block, where))
+        self._add_parts("user", waiting)
 
-    def _result(self, block: ToolResultBlock, place: str) -> None:
+    def _result(self, block: ToolResultBlock, place: str) -> list[PlacedPart]:
+        """Add a tool's result; return its pictures, which belong behind the last result of the turn."""
         name = self._tool_names.get(block.tool_use_id)
         if name is None:
             raise RequestError(
@@ -90,9 +96,10 @@ class ChatMessages:
                 "assistant's message with its tool_use block before it.",
                 param="messages",
             )
-        text = result_text(block.content, is_error=bool(block.is_error), place=f"{place}.content")
+        text, pictures = result_parts(block.content, is_error=bool(block.is_error), place=f"{place}.content")
         message = {"role": "tool", "tool_call_id": block.tool_use_id, "name": name, "content": text}
         self.messages.append(message)
+        return pictures
 
     def _assistant(self, turn: Turn, place: str, *, keeps_thinking: bool) -> None:
         text = ""
@@ -126,6 +133,12 @@ class ChatMessages:
             last["content"] += "\n" + text
         else:
             self.messages.append({"role": role, "content": text})
+
+    def _add_parts(self, role: str, parts: list[PlacedPart]) -> None:
+        """Add parts, and take them out of their list."""
+        for part in parts:
+            self._add_part(role, part)
+        parts.clear()
 
     def _add_part(self, role: str, part: dict[str, Any]) -> None:
         """Add a part that is no text to the turn of a role, whose content becomes a list of parts."""

@@ -43,12 +43,13 @@ NO_SPEECH: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a request wants. task: for the transcription. form: of the answer, one of `FORMATS`."""
+    """What a request wants. task: for the transcription. form: of the answer, one of `FORMATS`, with or without `segments`."""
 
     task: Task
     form: str
     stream: bool
     user: str
+    segments: bool = True
 
 
 def read_fields(form: Form, task: str, config: SoundConfig, encode: Callable[[str], list[int]]) -> Wanted:
@@ -66,7 +67,7 @@ def read_fields(form: Form, task: str, config: SoundConfig, encode: Callable[[st
         raise RequestError(
             f"response_format is {shape[:50]!r}; expected one of {', '.join(FORMATS)}.", param="response_format"
         )
-    _check_granularities(form, shape)
+    granularities = _granularities(form, shape)
     stream = _flag(form, "stream")
     if stream and shape not in STREAMED:
         raise RequestError(f"A stream has no response_format {shape!r}; expected json or text.", param="stream")
@@ -82,9 +83,10 @@ def read_fields(form: Form, task: str, config: SoundConfig, encode: Callable[[st
         no_speech=NO_SPEECH if has_fallback else None,
         seed=_seed(form),
         wants_no_speech=shape == "verbose_json",
+        words="word" in granularities,
     )
     check(wanted, config)
-    return Wanted(wanted, shape, stream, form.one("user"))
+    return Wanted(wanted, shape, stream, form.one("user"), granularities != {"word"})
 
 
 def _flag(form: Form, name: str) -> bool:
@@ -125,12 +127,14 @@ def _seed(form: Form) -> int | None:
     return int(value)
 
 
-def _check_granularities(form: Form, shape: str) -> None:
+def _granularities(form: Form, shape: str) -> set[str]:
+    """Return what has times. Raises RequestError."""
+    found: set[str] = set()
     for name in GRANULARITIES:
         for value in form.fields.get(name, ()):
-            if value == "word":
-                raise RequestError(f"{name}: times of words are not computed; expected 'segment'.", param=name)
-            if value != "segment":
-                raise RequestError(f"{name} is {value[:50]!r}; expected 'segment'.", param=name)
+            if value not in ("segment", "word"):
+                raise RequestError(f"{name} is {value[:50]!r}; expected 'segment' or 'word'.", param=name)
+            found.add(value)
             if shape != "verbose_json":
                 raise RequestError(f"{name} needs response_format 'verbose_json', not {shape!r}.", param=name)
+    return found

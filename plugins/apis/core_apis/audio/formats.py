@@ -12,6 +12,7 @@ import msgspec
 
 from core_media.sound.transcription import Transcript
 from core_media.sound.windows import Segment
+from core_media.sound.words import Word
 
 MEDIA_TYPES: Final = {"json": "application/json", "verbose_json": "application/json", "vtt": "text/vtt"}
 """Content type of an answer, by form; text/plain for all others."""
@@ -28,7 +29,7 @@ class TranscriptForm(msgspec.Struct, kw_only=True):
     temperature: list[float] = []
     stream: bool = False
     seed: int | None = None
-    timestamp_granularities: list[Literal["segment"]] = msgspec.field(
+    timestamp_granularities: list[Literal["segment", "word"]] = msgspec.field(
         default_factory=list, name="timestamp_granularities[]"
     )
 
@@ -55,6 +56,14 @@ class TranscriptSegment(msgspec.Struct):
     no_speech_prob: float
 
 
+class TranscriptWord(msgspec.Struct):
+    """A word of a transcript. start, end: seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
 class TranscriptAnswer(msgspec.Struct, omit_defaults=True):
     """A transcript. All but `text` and `usage` belongs to `verbose_json`."""
 
@@ -64,6 +73,7 @@ class TranscriptAnswer(msgspec.Struct, omit_defaults=True):
     language: str | None = None
     duration: float | None = None
     segments: list[TranscriptSegment] | None = None
+    words: list[TranscriptWord] | None = None
 
 
 class TranscriptDelta(msgspec.Struct):
@@ -81,8 +91,8 @@ class TranscriptDone(msgspec.Struct):
     type: Literal["transcript.text.done"] = "transcript.text.done"
 
 
-def written(transcript: Transcript, form: str, task: str) -> bytes:
-    """Return a transcript in a form."""
+def written(transcript: Transcript, form: str, task: str, *, words: bool = False, segments: bool = True) -> bytes:
+    """Return a transcript in a form. words, segments: whether `verbose_json` has them."""
     if form == "text":
         return f"{transcript.text}\n".encode()
     shown = [each for each in transcript.segments if each.text.strip()]
@@ -99,7 +109,10 @@ def written(transcript: Transcript, form: str, task: str) -> bytes:
         answer.task = task
         answer.language = transcript.language
         answer.duration = round(transcript.seconds, 3)
-        answer.segments = [_segment(index, each) for index, each in enumerate(transcript.segments)]
+        if segments:
+            answer.segments = [_segment(index, each) for index, each in enumerate(transcript.segments)]
+        if words:
+            answer.words = [TranscriptWord(each.word.strip(), *_rounded(each)) for each in transcript.words]
     return msgspec.json.encode(answer)
 
 
@@ -127,6 +140,10 @@ def _segment(index: int, segment: Segment) -> TranscriptSegment:
         compression_ratio=len(data) / len(zlib.compress(data)),
         no_speech_prob=segment.no_speech_prob,
     )
+
+
+def _rounded(word: Word) -> tuple[float, float]:
+    return round(word.start, 2), round(word.end, 2)
 
 
 def _line(segment: Segment) -> str:

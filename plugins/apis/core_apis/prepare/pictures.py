@@ -6,13 +6,15 @@ by: `core_apis.prepare.preparer`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from core.api.errors import RequestError
 from core_apis.field_names import own_names
 from core_apis.prepare.amounts import check_amount
 from core_apis.prepare.preparation import Preparation
-from core_apis.prepare.prepared import PreparedMessages, Prompt
+from core_apis.prepare.prepared import CountedTokens, PreparedMessages, Prompt
+from core_apis.protocol.anthropic_answer import TokenCount
 from core_media.config import MediaConfig
 from core_media.processing.prompts import MediaPrompts
 from core_tokens.chat.written_text import WrittenText, plain
@@ -31,6 +33,9 @@ class PicturePreparation:
 
     async def complete(self, prepared: Any) -> None:
         """Process the pictures of a request, in place. Raises RequestError."""
+        if isinstance(prepared, CountedTokens):
+            await self._count(prepared)
+            return
         runs = getattr(prepared, "chat", prepared)
         for prompt in getattr(runs, "prompts", ()):
             if not prompt.pictures:
@@ -55,12 +60,21 @@ class PicturePreparation:
         """End the processes."""
         await self._prompts.close()
 
+    async def _count(self, counted: CountedTokens) -> None:
+        """Count the tokens of a prompt with pictures. Those of the request that follows are processed by then."""
+        prompt = counted.prompt
+        if prompt is None:
+            return
+        texts, special = self._here.texts, counted.special
+        await self._run(prompt, lambda text: texts.rendered(text, special).ids)
+        counted.count = TokenCount(len(prompt.token_ids))
+        counted.prompt = None
+
     async def _complete(self, prompt: Prompt, *, special: bool) -> None:
         texts = self._here.texts
+        await self._run(prompt, lambda text: texts.rendered_prompt(text, special, None).ids)
 
-        def encode(text: str) -> list[int]:
-            return texts.rendered_prompt(text, special, None).ids
-
+    async def _run(self, prompt: Prompt, encode: Callable[[str], list[int]]) -> None:
         text = WrittenText(prompt.text or "", prompt.written)
         whole, prompt.token_ids, prompt.media = await self._prompts.run(text, prompt.pictures, encode)
         prompt.text = plain(whole)

@@ -263,10 +263,17 @@ class PreparedMessages(msgspec.Struct):
 
 
 class CountedTokens(msgspec.Struct):
-    """An answer of /v1/messages/count_tokens. unknown: names of the body's fields that are tolerated."""
+    """An answer of /v1/messages/count_tokens.
+
+    unknown: names of the body's fields that are tolerated.
+    prompt:  with pictures that are not processed yet, so that its tokens are not counted; None: it has none.
+    special: whether the tokenizer adds special tokens.
+    """
 
     count: TokenCount
     unknown: list[str]
+    prompt: Prompt | None = None
+    special: bool = False
 
 
 class WrittenAnswer(msgspec.Struct):

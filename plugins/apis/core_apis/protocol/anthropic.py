@@ -251,13 +251,14 @@ RESULT_BLOCKS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "text": TextBlock,
         "document": DocumentBlock,
         "search_result": SearchResultBlock,
+        "image": ImageBlock,
     }
 )
 
 BLOCKS: Mapping[str, Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     {
         "system": {"text": TextBlock},
-        "user": {**RESULT_BLOCKS, "image": ImageBlock, "tool_result": ToolResultBlock},
+        "user": {**RESULT_BLOCKS, "tool_result": ToolResultBlock},
         "assistant": {
             "text": TextBlock,
             "thinking": ThinkingBlock,

@@ -23,6 +23,8 @@ Message = dict[str, Any]
 PICTURE = "input_image"
 SOUND = "input_audio"
 INSTRUCTING = ("system", "developer")
+OUTPUTS = ("function_call_output", "custom_tool_call_output")
+"""Kinds of items that follow each other behind an answer; pictures of all of them come behind the last one."""
 JOINT = "\n"
 """The separator between the parts of a text that has to be one."""
 
@@ -45,6 +47,7 @@ def messages_of(instructions: str | None, items: Iterable[Item]) -> list[Message
     reader = _Reader()
     for index, item in enumerate(items):
         reader.read(item, f"input[{index}]")
+    reader.show()
     return _with_one_beginning(instructions, reader.messages)
 
 
@@ -75,11 +78,16 @@ def _with_one_beginning(instructions: str | None, messages: list[Message]) -> li
 
 
 class _Reader:
-    """The reader of items, with the messages so far. answer: the last message while items may still join it."""
+    """The reader of items, with the messages so far. answer: the last message while items may still join it.
+
+    _waiting: pictures of outputs, until another item follows. _shown: the turn with such pictures, while nothing follows it.
+    """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.answer: Message | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._shown: Message | None = None
         self._readers: dict[str, Callable[[Item, str], None]] = {
             "message": self._message,
             "reasoning": self._reasoning,
@@ -101,7 +109,16 @@ class _Reader:
             raise RequestError(
                 f"{place} is of type {kind!r}; this server reads {known}.{hint} Leave the item out.", param="input"
             )
+        if kind not in OUTPUTS:
+            self.show()
         read(item, place)
+
+    def show(self) -> None:
+        """Add the pictures of calls' outputs as a message of the user, where templates expect pictures."""
+        if self._waiting:
+            self._add_user(self._waiting)
+            self._shown = self.messages[-1]
+            self._waiting = []
 
     def _message(self, item: Item, place: str) -> None:
         role = item.get("role")
@@ -109,12 +126,12 @@ class _Reader:
             raise RequestError(f"{place}.role is {role!r}; expected one of {', '.join(ROLES)}.", param="input")
         media = _with_media(item.get("content"), f"{place}.content") if role == "user" else None
         if media is not None:
-            self._add({"role": role, "content": media})
+            self._add_user(media)
             return
         texts = _texts(item.get("content"), f"{place}.content")
         text = JOINT.join(texts)
-        if role == "user" and len(texts) > 1:
-            self._add({"role": role, "content": [{"type": "text", "text": each} for each in texts]})
+        if role == "user" and (len(texts) > 1 or self._shown is not None):
+            self._add_user([{"type": "text", "text": each} for each in texts])
             return
         if role != "assistant":
             self._add({"role": role, "content": text})
@@ -141,7 +158,13 @@ class _Reader:
 
     def _output(self, item: Item, place: str) -> None:
         call_id = _required(item, "call_id", place)
-        text = _text(item.get("output"), f"{place}.output")
+        output, where = item.get("output"), f"{place}.output"
+        parts = _with_media(output, where)
+        if parts is None:
+            text = _text(output, where)
+        else:
+            text = JOINT.join(part["text"] for part in parts if part["type"] == "text")
+            self._waiting += [part for part in parts if part["type"] != "text"]
         self._add({"role": "tool", "tool_call_id": call_id, "content": text})
 
     def _mcp_call(self, item: Item, place: str) -> None:
@@ -157,9 +180,17 @@ class _Reader:
     def _mcp_list(self, item: Item, place: str) -> None:
         """Read over a list of tools: the model is shown the tools of the request that it answers."""
 
+    def _add_user(self, parts: list[dict[str, Any]]) -> None:
+        """Add a turn of the user; one behind pictures of outputs joins theirs, as many templates have turns alternate."""
+        if self._shown is not None:
+            self._shown["content"] += parts
+            return
+        self._add({"role": "user", "content": parts})
+
     def _add(self, message: Message) -> None:
         self.messages.append(message)
         self.answer = None
+        self._shown = None
 
     def _add_call(self, call: dict[str, Any]) -> None:
         answer = self._joinable()
@@ -241,9 +272,10 @@ def _with_media(content: object, place: str) -> list[dict[str, Any]] | None:
     parts: list[dict[str, Any]] = []
     for index, part in enumerate(content):
         where = f"{place}[{index}]"
-        if part.get("type") == SOUND:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == SOUND:
             parts.append(PlacedPart(part, where, SOUND))
-        elif part.get("type") != PICTURE:
+        elif kind != PICTURE:
             parts.append({"type": "text", "text": _part_text(part, where)})
         elif part.get("file_id") is not None:
             raise RequestError(

@@ -11,8 +11,9 @@ from core.args.schema import flag_of, schema
 from core_config.locating.projectors import AUTO, NONE
 from core_config.media import modalities_of, transcribes, why_not
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn, is_count
-from core_media.config import MODALITIES, NOUNS
-from core_media.families import AROUND_ROWS
+from core_media.config import MODALITIES, NOUNS, VIDEO
+from core_media.families import AROUND_ROWS, PRUNED
+from core_media.sound.config import alignment_heads
 
 
 def limits_are_counts(facts: Facts) -> Findings:
@@ -54,6 +55,37 @@ def files_are_read_as_said(facts: Facts) -> Findings:
             yield Problem(f"--media-io-kwargs video.{key}: {number!r}; expected num_frames from 2 on, or fps above 0.")
 
 
+def words_have_times_in_transcriptions(facts: Facts) -> Findings:
+    """--enable-word-times is for checkpoints that say which heads follow the sound."""
+    if facts.manifest is None or not facts["enable_word_times"]:
+        return
+    if not transcribes(facts.manifest):
+        yield Warn("--enable-word-times: no effect, since the model writes no transcripts.")
+    elif not alignment_heads(str(facts["model"])):
+        yield Warn("--enable-word-times: no effect, since generation_config.json has no alignment_heads.")
+
+
+def videos_are_pruned_by_a_share(facts: Facts) -> Findings:
+    """--video-pruning-rate leaves rows over, and the method alone prunes none."""
+    rate = facts["video_pruning_rate"]
+    if rate is not None and not rate < 1:
+        yield Problem(f"--video-pruning-rate {rate}: expected a share from 0 to below 1.")
+    if not rate and facts.given("video_pruning_method"):
+        yield Warn("--video-pruning-method: no effect without --video-pruning-rate.")
+
+
+def pruned_rows_are_counted_first(facts: Facts) -> Findings:
+    """Where each row of a pruned video stands is known before a tower has computed it."""
+    if facts.manifest is None or not facts["video_pruning_rate"]:
+        return
+    kind = str(facts.manifest.config.get("model_type"))
+    if VIDEO in modalities_of(facts.manifest.config) and kind not in PRUNED:
+        yield Problem(
+            f"--video-pruning-rate: models of type '{kind}' read the time of each frame as text between its rows, so how many "
+            "rows a frame keeps would have to be known before the tower has computed them; leave the argument out."
+        )
+
+
 def settings_need_media(facts: Facts) -> Findings:
     """Arguments about media have an effect on models whose media are served."""
     names = [name for name, field in schema().fields.items() if field.group == "media" and facts.given(name)]
@@ -74,6 +106,7 @@ OF_PROMPTS = (
 OF_MODALITIES = {
     "max_image_pixels": ("image", "video"), "mm_processor_kwargs": ("image",), "max_audio_seconds": ("audio",),
     "max_video_frames": ("video",), "media_io_kwargs": ("video",),
+    "video_pruning_rate": ("video",), "video_pruning_method": ("video",),
 }  # fmt: skip
 """Argument → modalities that it concerns."""
 
@@ -113,6 +146,9 @@ RULES: tuple[Rule, ...] = (
     Rule(nothing_is_profiled),
     Rule(files_are_read_as_said),
     Rule(local_media_lie_in_a_directory),
+    Rule(videos_are_pruned_by_a_share),
+    Rule(pruned_rows_are_counted_first, "model"),
+    Rule(words_have_times_in_transcriptions, "model"),
     Rule(settings_need_media, "model"),
     Rule(settings_fit_the_medium, "model"),
     Rule(given_rows_have_a_form, "model"),

@@ -27,6 +27,7 @@ from core_frontend.library.absent import AbsentNames
 from core_frontend.library.arguments import keywords_of, one_id, several_ids, tags_of
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.lora_request import LoRARequest, checked
+from core_frontend.library.media_prompts import MediaReader
 from core_frontend.library.named_calls import CALLS, named_call
 from core_frontend.library.pooled import as_tensor, whole_answer
 from core_frontend.library.processor_names import with_paths
@@ -63,6 +64,7 @@ class AsyncLLM(AbsentNames):
         self._starting = asyncio.Lock()
         self._lora_ids: dict[int, str] = {}
         self._engine: AsyncEngine | None = None
+        self._media: MediaReader | None = None
         self._stopped = False
 
     @classmethod
@@ -95,7 +97,7 @@ class AsyncLLM(AbsentNames):
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request; yield its outputs as `sampling_params.output_kind` says, the last one with `finished`.
 
-        prompt: text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
+        prompt: text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, with `multi_modal_data` as in `TextPrompt`.
         request_id: must differ from those of unfinished requests.
         lora_request: the adapter that it uses; None: the model itself.
         priority: lower runs first under the priority policy.
@@ -108,6 +110,8 @@ class AsyncLLM(AbsentNames):
         one_id(request_id)
         engine = await self._running()
         terms = RequestTerms(priority=priority, adapter=await self._adapter(engine, lora_request))
+        if self._media is not None and self._media.concerns(prompt):
+            prompt = await asyncio.to_thread(self._media.read, prompt)
         outputs = engine.generate(prompt, sampling_params, request_id, terms)
         try:
             async for output in outputs:
@@ -310,12 +314,16 @@ class AsyncLLM(AbsentNames):
         timeout: no effect: there is no wait. `close` lets the engine end by itself.
         """
         self._stopped = True
+        if self._media is not None:
+            self._media.close()
         if self._engine is not None:
             self._engine.abandon()
 
     async def close(self) -> None:
         """End the engine process, and wait until it has. May be called twice."""
         self._stopped = True
+        if self._media is not None:
+            await asyncio.to_thread(self._media.close)
         if self._engine is not None:
             await self._engine.close()
 
@@ -380,7 +388,10 @@ class AsyncLLM(AbsentNames):
             raise EngineDeadError("This engine was shut down; build another one.")
         async with self._starting:
             if self._engine is None:
-                self._engine = await AsyncEngine.start(self._resolution)
+                engine = await AsyncEngine.start(self._resolution)
+                refusal = self._resolution.server.media_refusal
+                self._media = MediaReader(self._resolution.engine, engine.tokenizer, refusal)
+                self._engine = engine
         return self._engine
 
 

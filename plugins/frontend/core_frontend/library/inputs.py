@@ -34,15 +34,16 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: the ids.
     prompt:           the text that they came from, to be shown in outputs.
     cache_salt: see `TextPrompt`.
-    multi_modal_data, multi_modal_uuids, mm_processor_kwargs: None: pictures belong to a prompt of text.
+    multi_modal_data: see `TextPrompt`; one token stands for each item, that of the placeholder, and its rows replace it.
+    multi_modal_uuids, mm_processor_kwargs: see `TextPrompt`.
     """
 
     prompt_token_ids: Sequence[int]
     prompt: NotRequired[str]
     cache_salt: NotRequired[str]
-    multi_modal_data: NotRequired[None]
+    multi_modal_data: NotRequired[Mapping[str, Any]]
     multi_modal_uuids: NotRequired[None]
-    mm_processor_kwargs: NotRequired[None]
+    mm_processor_kwargs: NotRequired[Mapping[str, Any]]
 
 
 class EmbedsPrompt(TypedDict):

@@ -1,11 +1,12 @@
 """Media in the prompts of a script: `multi_modal_data`, and the parts of conversations.
 
 Owns: their way to a prompt with items, whose processes start with the first item. Never does: decode an item
-(`core_media` does). Called by: `LLMEngine`, `LLM.chat`.
+(`core_media` does). Called by: `LLMEngine`, `LLM.chat`, `AsyncLLM`.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ class MediaReader:
         self._config = media_of(config)
         self._tokenizer = tokenizer
         self._refusal = refusal
+        self._lock = threading.Lock()
         self._prompts: BlockingPrompts | None = None
         self._sounds: BlockingSounds | None = None
 
@@ -42,25 +44,35 @@ class MediaReader:
         """Return a prompt whose media are items; any other prompt as it is. Raises RequestError."""
         if self._config is not None and self._config.sound is not None:
             return self._with_sound(prompt)
-        if not isinstance(prompt, Mapping) or not any(prompt.get(name) for name in MEDIA_KEYS):
+        if not isinstance(prompt, Mapping) or not self.concerns(prompt):
             return prompt
         sources = given_media(prompt, self._config, self._refusal)
         left = {key: value for key, value in prompt.items() if key not in MEDIA_KEYS}
         if not sources:
             return left
-        text = prompt.get("prompt")
-        if not isinstance(text, str) or prompt.get("prompt_token_ids") is not None or self._tokenizer is None:
-            raise RequestError(f"{DATA} belongs to a prompt of text; give 'prompt' without token ids.", param=DATA)
-        return left | self.with_items(text, sources, self._tokenizer.encode)
+        text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if self._tokenizer is None or (token_ids is None and not isinstance(text, str)):
+            raise RequestError(f"{DATA} belongs to a prompt of text or token ids; give 'prompt'.", param=DATA)
+        if token_ids is None:
+            return left | self.with_items(text, sources, self._tokenizer.encode)
+        ids, items = self._reader().run_ids(_integers(token_ids), sources)
+        return left | {"prompt_token_ids": ids, MEDIA: items}
+
+    def concerns(self, prompt: PromptInput) -> bool:
+        """Whether `read` has something to do with a prompt."""
+        if self._config is not None and self._config.sound is not None:
+            return True
+        return isinstance(prompt, Mapping) and any(prompt.get(name) for name in MEDIA_KEYS)
 
     def sounds(self) -> tuple[SoundConfig, BlockingSounds]:
         """Return what reads sounds, and the model's settings for them. Raises RequestError for a model that takes none."""
         if self._config is None or self._config.sound is None:
             reason = f" ({self._refusal})" if self._refusal else ""
             raise RequestError(f"This model transcribes no sounds{reason}; load one that does, such as Whisper.")
-        if self._sounds is None:
-            self._sounds = BlockingSounds(self._config)
-        return self._config.sound, self._sounds
+        with self._lock:
+            if self._sounds is None:
+                self._sounds = BlockingSounds(self._config)
+            return self._config.sound, self._sounds
 
     def _with_sound(self, prompt: PromptInput) -> PromptInput:
         """Return a prompt for the first window of its sound. Raises RequestError."""
@@ -95,11 +107,15 @@ class MediaReader:
         self, text: str, sources: Sequence[MediaSource], encode: Callable[[str], list[int]]
     ) -> dict[str, Any]:
         """Return the keys of a prompt with media. Raises RequestError. encode: tokenizes its text."""
-        assert self._config is not None and self._tokenizer is not None
-        if self._prompts is None:
-            self._prompts = BlockingPrompts(self._config, self._tokenizer)
-        whole, token_ids, items = self._prompts.run(text, sources, encode)
+        whole, token_ids, items = self._reader().run(text, sources, encode)
         return {"prompt": str.__str__(whole), "prompt_token_ids": token_ids, MEDIA: items}
+
+    def _reader(self) -> BlockingPrompts:
+        assert self._config is not None and self._tokenizer is not None
+        with self._lock:  # an asyncio program reads prompts in several threads
+            if self._prompts is None:
+                self._prompts = BlockingPrompts(self._config, self._tokenizer)
+            return self._prompts
 
     def close(self) -> None:
         """End the processes."""
@@ -109,3 +125,10 @@ class MediaReader:
         if self._sounds is not None:
             self._sounds.close()
             self._sounds = None
+
+
+def _integers(token_ids: Any) -> list[int]:
+    """Return token ids of a prompt. Raises RequestError for anything else."""
+    if not isinstance(token_ids, Sequence) or not all(isinstance(token, int) for token in token_ids):
+        raise RequestError("prompt_token_ids is no list of whole numbers.", param="prompt_token_ids")
+    return list(token_ids)

@@ -55,6 +55,7 @@ class TranscriptionMethods:
         prompt: str = "",
         temperature: float | Sequence[float] = 0.0,
         timestamps: bool = False,
+        words: bool = False,
         compression_ratio_threshold: float | None = None,
         logprob_threshold: float | None = None,
         no_speech_threshold: float | None = None,
@@ -69,6 +70,7 @@ class TranscriptionMethods:
         prompt: text before the sounds, such as names that they hold.
         temperature: one, or several, which are tried until a text passes the thresholds. These are transformers'.
         timestamps: whether segments have times; those of a sound longer than a window have them anyway.
+        words: whether segments have their words with times, in `words`; needs `enable_word_times=True`.
         condition_on_prev_tokens: whether the text of a window goes before the next one.
         Raises RequestError before anything runs if any sound or argument is wrong.
         """
@@ -84,6 +86,7 @@ class TranscriptionMethods:
             prompt=prompt_tokens(prompt, config, encode),
             temperatures=temperature if isinstance(temperature, Sequence) else (temperature,),
             times=timestamps,
+            words=words,
             compression=compression_ratio_threshold,
             logprob=logprob_threshold,
             no_speech=no_speech_threshold,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from core.api.errors import RequestError, UserError
-from core_media.config import VIDEO, MediaConfig
+from core_media.config import IMAGE, VIDEO, MediaConfig
 from core_media.contract import Features, Item
 from core_media.processing.fingerprint import fingerprint
 from core_media.processing.processor_files import processor_files
@@ -48,7 +48,7 @@ class ImageProcessor:
                 "--language-model-only."
             ) from error
         found = getattr(self.processor, "image_token", None)
-        if found != config.placeholder:
+        if IMAGE in config.places and found != config.placeholder:
             raise UserError(
                 f"The processor of '{config.model}' marks pictures by {found!r}; a model of type '{config.model_type}' is "
                 f"expected to mark them by {config.placeholder!r}. Start with --language-model-only."

@@ -16,7 +16,7 @@ from core_media.config import MediaConfig
 from core_media.families import BY_COMPANY, REWRITTEN
 from core_media.processing.pool import Processed, ProcessingPool
 from core_media.reading.embeds import embedded
-from core_media.reading.expansion import expanded, items_of
+from core_media.reading.expansion import expanded, expanded_ids, items_of
 from core_media.reading.fetching import Fetcher
 from core_media.reading.source import MediaSource
 from core_media.spans import spans_of, why_too_long
@@ -39,6 +39,7 @@ class MediaPrompts:
         self._ending = REWRITTEN.get(config.model_type, "")
         self._opening = tokenizer.special_tokens.get("bos_token", "") if self._ending else ""
         self._first = tokenizer.bos_token_id
+        self._tokenizer = tokenizer
 
     async def run(
         self, text: str, sources: Sequence[MediaSource], encode: Encode
@@ -47,18 +48,42 @@ class MediaPrompts:
 
         encode: tokenizes the whole text; called in a thread.
         """
-        company = self._by_company and len(sources) > 1
-        processed = await asyncio.gather(*(self._processed(source, company) for source in sources))
-        param = sources[0].param
+        processed, param = await self._all(sources), sources[0].param
         whole, order = expanded(text, self._config, processed, param, opening=self._opening, ending=self._ending)
         token_ids = await asyncio.to_thread(encode, whole)
         if self._opening and token_ids[0] == self._first and not whole.startswith(self._opening):
             token_ids = token_ids[1:]  # The text has its first token behind the last picture.
+        return whole, token_ids, self._items(token_ids, order, param)
+
+    async def run_ids(
+        self, token_ids: Sequence[int], sources: Sequence[MediaSource]
+    ) -> tuple[list[int], list[MediaItem]]:
+        """Do the same for a prompt of token ids, in which one token stands for each item. Raises RequestError."""
+        processed, param = await self._all(sources), sources[0].param
+        ids, order = expanded_ids(
+            token_ids, self._marks(), processed, self._encoded, param, opening=self._opening, ending=self._ending
+        )
+        return ids, self._items(ids, order, param)
+
+    def _marks(self) -> dict[int, str]:
+        """Return the tokens of placeholders, with their modality."""
+        marks = {name: self._encoded(place.placeholder) for name, place in self._config.places.items()}
+        return {ids[0]: name for name, ids in marks.items() if len(ids) == 1}
+
+    def _encoded(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _items(self, token_ids: list[int], order: Sequence[Processed], param: str) -> list[MediaItem]:
+        """Return the items of a prompt. Raises RequestError."""
         items = items_of(token_ids, self._config, self._row_texts, order, param)
         refusal = why_too_long(spans_of(token_ids, items, self._config), self._config)
         if refusal:
             raise RequestError(refusal, param=param)
-        return whole, token_ids, items
+        return items
+
+    async def _all(self, sources: Sequence[MediaSource]) -> list[Processed]:
+        company = self._by_company and len(sources) > 1
+        return await asyncio.gather(*(self._processed(source, company) for source in sources))
 
     def start(self) -> None:
         """Start the processes ahead of the first item."""
@@ -99,6 +124,10 @@ class BlockingPrompts:
     def run(self, text: str, sources: Sequence[MediaSource], encode: Encode) -> tuple[str, list[int], list[MediaItem]]:
         """Do what `MediaPrompts.run` does. Raises RequestError."""
         return asyncio.run_coroutine_threadsafe(self._prompts.run(text, sources, encode), self._loop).result()
+
+    def run_ids(self, token_ids: Sequence[int], sources: Sequence[MediaSource]) -> tuple[list[int], list[MediaItem]]:
+        """Do what `MediaPrompts.run_ids` does. Raises RequestError."""
+        return asyncio.run_coroutine_threadsafe(self._prompts.run_ids(token_ids, sources), self._loop).result()
 
     def close(self) -> None:
         """End the processes and the thread."""

@@ -48,4 +48,4 @@ class TransformersProcessor:
         return chosen_frames(self._pictures.processor.video_processor, self._options)(total, fps)
 
     def _video(self, item: Item) -> Features:
-        return processed_video(self._pictures.processor, item.content)
+        return processed_video(self._pictures.processor, item.content, self._options)

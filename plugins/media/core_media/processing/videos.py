@@ -23,6 +23,8 @@ from core_media.frames import Choose, Video
 
 CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({
     "qwen2_vl": ("qwen2_vl", "Qwen2VLVideoProcessor"),
+    "qwen2_5_omni": ("qwen2_vl", "Qwen2VLVideoProcessor"),
+    "qwen2_5_omni_thinker": ("qwen2_vl", "Qwen2VLVideoProcessor"),
     "qwen2_5_vl": ("qwen2_vl", "Qwen2VLVideoProcessor"),
     "qwen3_vl": ("qwen3_vl", "Qwen3VLVideoProcessor"),
     "qwen3_vl_moe": ("qwen3_vl", "Qwen3VLVideoProcessor"),
@@ -80,8 +82,11 @@ def chosen_frames(processor: Any, options: Mapping[str, Any]) -> Choose:
     return choose
 
 
-def processed_video(processor: Any, video: Video) -> Features:
-    """Return the text that replaces a video's placeholder, and its features. Raises RequestError."""
+def processed_video(processor: Any, video: Video, options: Mapping[str, Any]) -> Features:
+    """Return the text that replaces a video's placeholder, and its features. Raises RequestError.
+
+    options: see `chosen_frames`.
+    """
     from transformers.video_utils import VideoMetadata
 
     height, width = video.frames.shape[1:3]
@@ -93,7 +98,15 @@ def processed_video(processor: Any, video: Video) -> Features:
         settings = {**merged["videos_kwargs"], "do_sample_frames": False, "return_tensors": "pt"}
         if getattr(processor.video_processor, "cap_pixels_per_frame", False) is None:
             settings["cap_pixels_per_frame"] = False  # what None means, with a warning
-        made, texts = processor._process_videos([video.frames], video_metadata=[metadata], **settings)
+        settings["video_metadata"] = [metadata]
+        if hasattr(processor, "load_audio_from_video"):  # of models that hear as well, whose videos are silent here
+            # Its rows of time are as far apart as `fps` says, which is 2 where nobody says it.
+            own = {**settings, **({"fps": options["fps"]} if "fps" in options else {})}
+            merged |= {"videos_kwargs": own, "load_audio_from_video": False}
+            made, texts = processor._process_videos([video.frames], **merged)
+            made["second_per_grid_ts"] = made["video_second_per_grid"]
+        else:
+            made, texts = processor._process_videos([video.frames], **settings)
     except (ValueError, TypeError) as error:
         raise RequestError(f"the model's processor refuses the video: {error}") from error
     arrays = {name: made[name] for name in ARRAYS if name in made}

@@ -22,6 +22,7 @@ from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig
 from core_media.contract import Features, Item
 from core_media.frames import decoded_video, given_frames
 from core_media.pictures import decoded
+from core_media.pruning import num_kept
 from core_media.sound.decoding import decoded as decoded_sound
 
 MAX_CHARACTERS: Final = 16 << 20
@@ -59,6 +60,8 @@ class Worker:
                     f"--mm-processor, or start with --limit-mm-per-prompt {modality}=0."
                 )
         self.identity = f"{row.name} {row.distribution} {row.version} {row.sha256} {identity}"
+        if config.pruning:
+            self.identity += f" evs {config.pruning}"
 
     def run(
         self,
@@ -75,7 +78,10 @@ class Worker:
         declared: type that the client named. frames: whether `data` are frames that a script gave. company: see `Item`.
         """
         content = self._decoded(modality, data, declared, frames)
-        return checked(self._processor.process(Item(modality, content, options or {}, company)))
+        made = checked(self._processor.process(Item(modality, content, options or {}, company)))
+        if modality != VIDEO or not self._config.pruning:
+            return made
+        return made._replace(text=_pruned(made, self._config.places[VIDEO].placeholder, self._config.pruning))
 
     def _decoded(self, modality: str, data: bytes, declared: str, frames: bool) -> Any:
         config = self._config
@@ -93,6 +99,16 @@ class Worker:
     def _frames(self, total: int, fps: float | None) -> Sequence[int]:
         """Return the frames that the processor chooses. Raises WrongFeatures for a choice that is none."""
         return checked_frames(self._processor.frames(total, fps), total)
+
+
+def _pruned(made: Features, placeholder: str, rate: float) -> str:
+    """Return the text of a video of which a share of the rows is left out. Raises WrongFeatures."""
+    count = len(made.text) // len(placeholder)
+    grid = made.arrays.get("video_grid_thw", np.zeros(1))
+    time = int(grid.reshape(-1)[0])
+    if not 0 < time <= count or made.text != placeholder * count:
+        raise WrongFeatures("a video has no grid, or text between its rows; expected rows alone (--video-pruning-rate)")
+    return placeholder * num_kept(count, time, rate)
 
 
 def checked(made: Any) -> Features:

@@ -6,7 +6,7 @@ Owns: both. Never does: tokenize, or process an item. Called by: what prepares r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from core.api.errors import RequestError
 from core.api.messages import MediaItem
@@ -55,6 +55,44 @@ def expanded(
                 param=param,
             )
     return joined([*pieces, text[end:], mark(ending)]), order
+
+
+def expanded_ids(
+    token_ids: Sequence[int],
+    marks: Mapping[int, str],
+    processed: Sequence[Processed],
+    encode: Callable[[str], list[int]],
+    param: str,
+    *,
+    opening: str = "",
+    ending: str = "",
+) -> tuple[list[int], list[Processed]]:
+    """Do what `expanded` does, for a prompt of token ids. Raises RequestError.
+
+    marks: token of a placeholder → its modality. encode: tokenizes what is put in, without a tokenizer's first token.
+    """
+    names = dict.fromkeys([*marks.values(), *(each.modality for each in processed)])
+    waiting = {name: [each for each in processed if each.modality == name] for name in names}
+    found = dict.fromkeys(waiting, 0)
+    ids: list[int] = []
+    order: list[Processed] = []
+    for token in token_ids:
+        modality = marks.get(token)
+        if modality is None:
+            ids.append(token)
+            continue
+        if found[modality] < len(waiting[modality]):
+            order.append(waiting[modality][found[modality]])
+            ids += encode(order[-1].text + (opening if len(order) == len(processed) else ""))
+        found[modality] += 1
+    for name, items in waiting.items():
+        if found[name] != len(items):
+            raise RequestError(
+                f"The prompt has {found[name]} tokens that stand for a {NOUNS[name]}, and {len(items)} {NOUNS[name]}s; "
+                "expected one for each, which its rows replace.",
+                param=param,
+            )
+    return ids + (encode(ending) if ending else []), order
 
 
 def _placeholders(text: str, known: Mapping[str, str]) -> Iterator[tuple[int, str]]:

@@ -5,6 +5,7 @@ Owns: what is built in their place, and dropped again. Never does: read a tensor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from core_media.config import AUDIO, IMAGE, MediaConfig
@@ -12,6 +13,8 @@ from core_media.families import TOWERS
 
 KEPT: Final = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
 """Keys of a tower from which the model builds modules besides it."""
+LAYERS: Final[Mapping[str, str]] = {"gemma3n": "conf_num_hidden_layers", "qwen2_5_omni_thinker": "encoder_layers"}
+"""Model type → key with the number of layers of its tower of sounds."""
 
 
 def without_towers(settings: Any, media: MediaConfig) -> None:
@@ -23,7 +26,7 @@ def without_towers(settings: Any, media: MediaConfig) -> None:
     if IMAGE in towers and IMAGE not in media.places:
         vars(settings)["vision_config"] = _bare(settings.vision_config)  # it refuses other classes otherwise
     if AUDIO in towers and AUDIO not in media.places:
-        settings.audio_config.conf_num_hidden_layers = 0
+        setattr(settings.audio_config, LAYERS[media.model_type], 0)
 
 
 def _bare(vision: Any) -> Any:

@@ -8,6 +8,7 @@ One window is computed at a time, so it has the same rows alone and in company.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
 from core_media.features import unpack
+from core_media.serving.aligner import Aligner
 from core_media.serving.widened import widen
-from core_media.sound.config import ENCODER, SoundConfig
+from core_media.sound.config import DECODER, ENCODER, SoundConfig
 from core_runtime.contracts import Loader
 from core_runtime.executor.plugin_loading import load_plugin
 
@@ -45,9 +47,8 @@ class Encoder:
                 f"transformers {transformers.__version__} builds no encoder from this checkpoint's configuration "
                 f"({type(error).__name__}: {str(error).strip()[:300]}); complete it."
             ) from error
-        tensors = _tensors(config)
         try:
-            model.load_state_dict(tensors)
+            model.load_state_dict(_tensors(config, ENCODER))
         except RuntimeError as error:
             raise CheckpointError(
                 f"The checkpoint does not fit the encoder: {str(error).strip()[:300]}. Complete it."
@@ -56,6 +57,11 @@ class Encoder:
         widen(self._model, self._dtype)
         self.row_bytes = FLOAT32 * sound.size
         self.num_bytes = sum(each.numel() * each.element_size() for each in model.parameters())
+        self._aligner: Aligner | None = None
+        if sound.words:
+            decoder = transformers.WhisperConfig(**settings)
+            self._aligner = Aligner(decoder, _tensors(config, DECODER), self._dtype, sound)
+            self.num_bytes += self._aligner.num_bytes
 
     def rows(self, features: bytes) -> bytes:
         """Return the rows of a window, float32 [rows, size]. Raises ValueError for features that the encoder does not take."""
@@ -64,6 +70,12 @@ class Encoder:
             given = torch.from_numpy(window).unsqueeze(0).to(self._dtype)
             rows = self._model(given).last_hidden_state[0]
             return bytes(rows.float().contiguous().numpy())
+
+    def times(self, rows: bytes, prompt: Sequence[int], tokens: Sequence[int], frames: int) -> list[int]:
+        """Return when each token of a window is said, see `Aligner.times`. Raises ValueError where nothing finds it."""
+        if self._aligner is None:
+            raise ValueError("times of words need --enable-word-times, and alignment_heads in generation_config.json")
+        return self._aligner.times(rows, prompt, tokens, frames)
 
     def embedded(self, modality: str, token_id: int) -> bytes:
         """Raise ValueError: the tokens of this model have embeddings of the decoder alone."""
@@ -74,14 +86,14 @@ class Encoder:
         return []
 
 
-def _tensors(config: EngineConfig) -> dict[str, torch.Tensor]:
-    """Read the encoder's tensors, by their names in its module. Raises CheckpointError."""
+def _tensors(config: EngineConfig, prefixes: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """Read the tensors of a module, by their names in it. prefixes: of their names. Raises CheckpointError."""
     plugins = PluginTable(config.plugins.table)
     loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
     manifest = loader.resolve(config.model.model)
-    names = [name for name in manifest.tensors if name.startswith(ENCODER)]
+    names = [name for name in manifest.tensors if name.startswith(prefixes)]
     found = {}
     for name, tensor in loader.iter(manifest, names):
-        prefix = next(each for each in ENCODER if name.startswith(each))
+        prefix = next(each for each in prefixes if name.startswith(each))
         found[name.removeprefix(prefix)] = tensor.clone().float()
     return found

@@ -12,16 +12,19 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
 
 from core.api.messages import EngineRequest, MediaItem
+from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey
 from core.engine.observer import Engine, EngineStart
-from core_media.config import NOUNS, MediaConfig, media_of
-from core_media.serving.row_cache import RowCache, RowKey
+from core_media.config import NOUNS, VIDEO, MediaConfig, media_of
+from core_media.pruning import pruned
+from core_media.serving.row_cache import Computed, RowCache, RowKey
+from core_media.sound.rules import asked_times, with_times
 from core_media.spans import spans_of, why_too_long
 from core_supervision.waiting_gate import WaitingGate
 
@@ -36,6 +39,13 @@ class UnfitMedia(Exception):
     """Items that do not fit their prompt; the sentence says why."""
 
 
+class Made(NamedTuple):
+    """What the tower made of a request: its items, and the parameters with which it goes on."""
+
+    media: list[MediaItem]
+    params: SamplingParams
+
+
 class MediaObserver(WaitingGate):
     """The gate of one engine."""
 
@@ -46,7 +56,7 @@ class MediaObserver(WaitingGate):
     def __init__(self, media: MediaConfig) -> None:
         super().__init__()
         self._media = media
-        self._made: dict[SequenceKey, Future[list[MediaItem]]] = {}
+        self._made: dict[SequenceKey, Future[Made]] = {}
         self._rows = RowCache(media.row_cache_bytes)
         self._thread = ThreadPoolExecutor(1, "tower")
 
@@ -83,9 +93,10 @@ class MediaObserver(WaitingGate):
             if made.done() and (error := made.exception()) is not None:
                 self.refuse(request, self._sentence(request, error))
                 continue
-            media = [_light(item) for item in request.media] if is_late else made.result()
+            media, params = ([_light(item) for item in request.media], request.params) if is_late else made.result()
             spans = spans_of(request.prompt_token_ids, media, self._media)
-            self._engine.sequences.add([msgspec.structs.replace(request, media=media, spans=spans)], after=self)
+            whole = msgspec.structs.replace(request, media=media, spans=spans, params=params)
+            self._engine.sequences.add([whole], after=self)
 
     def hold(self, request: EngineRequest) -> bool:
         """Keep a sequence with media until their rows are computed."""
@@ -103,7 +114,7 @@ class MediaObserver(WaitingGate):
 
         return {"reset_encoder_cache": reset_encoder_cache}
 
-    def awaited(self) -> Collection[Future[list[MediaItem]]]:
+    def awaited(self) -> Collection[Future[Made]]:
         """Return the items whose rows are being computed, by sequence."""
         return self._made.values()
 
@@ -126,8 +137,8 @@ class MediaObserver(WaitingGate):
             f"The tower failed on a {self._noun(request.media[0])} of this request ({type(error).__name__}: {error})."
         )
 
-    def _compute(self, request: EngineRequest) -> list[MediaItem]:
-        """Return the request's items with their rows; runs in the thread. Raises UnfitMedia."""
+    def _compute(self, request: EngineRequest) -> Made:
+        """Return the request's items with their rows, and its parameters; runs in the thread. Raises UnfitMedia."""
         from core_runtime.executor.steps.input_embeddings import positions_of
 
         _check_places(request)
@@ -136,12 +147,9 @@ class MediaObserver(WaitingGate):
             raise UnfitMedia(refusal)
         token_ids = np.asarray(request.prompt_token_ids)
         made: list[MediaItem] = []
+        params = request.params
         for item in request.media:
-            key = RowKey(request.tenant, item.digest)
-            rows = item.rows or self._rows.get(key)
-            if rows is None:
-                rows = self._tower.rows(item.features)
-                self._rows.put(key, rows)
+            rows, grid = Computed(item.rows, item.grid) if item.rows else self._computed(request.tenant, item)
             sound = self._media.sound
             # The rows of a sound to transcribe are what tokens attend to; those of other items stand for tokens.
             places = range(sound.rows) if sound is not None else positions_of(item, token_ids)
@@ -150,11 +158,25 @@ class MediaObserver(WaitingGate):
                 raise UnfitMedia(
                     f"A {self._noun(item)} has {len(rows) // self._tower.row_bytes} rows where {expected} belong to the prompt."
                 )
-            grid = item.grid if item.rows else self._tower.grid(item.features)
+            rules = None if sound is None else asked_times(request.params)
+            if rules is not None:
+                steps = self._tower.times(rows, request.prompt_token_ids, rules.spoken, rules.frames)
+                params = with_times(params, rules, steps)
             whole = msgspec.structs.replace(item, features=b"", rows=rows, levels=self._tower.levels, grid=grid)
             made += divided(whole, list(places)) if grid else [whole]
             made += self._closing(item, request.prompt_token_ids)
-        return made
+        return Made(made, params)
+
+    def _computed(self, tenant: str, item: MediaItem) -> Computed:
+        """Return the rows of an item, from the cache if they were there before; without those that are left out."""
+        key = RowKey(tenant, item.digest)
+        found = self._rows.get(key)
+        if found is None:
+            found = Computed(self._tower.rows(item.features), self._tower.grid(item.features))
+            if self._media.pruning and self._modality(item) == VIDEO:
+                found = Computed(*pruned(*found, self._media.pruning))
+            self._rows.put(key, found)
+        return found
 
     def _closing(self, item: MediaItem, token_ids: Sequence[int]) -> list[MediaItem]:
         """Return the token behind an item as another one, where the tower embeds it."""
@@ -180,6 +202,8 @@ def divided(item: MediaItem, places: Sequence[int]) -> list[MediaItem]:
     places: of its rows in the prompt.
     """
     time, height, width = item.grid[:3]
+    if len(item.grid) > 3 + time:  # a video without the rows that are left out
+        return [item]
     if time * height * width != len(places):
         raise UnfitMedia(f"An item of {time} × {height} × {width} rows has {len(places)} placeholders in the prompt.")
     if len(places) == item.stop - item.start:

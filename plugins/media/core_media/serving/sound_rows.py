@@ -5,6 +5,7 @@ Owns: where each family has them. Never does: build a module. Called by: the tow
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,9 @@ def sound_rows(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
     if hasattr(model, "embed_audio"):
         return _filled(model, arrays)
     if hasattr(model, "get_audio_features"):
-        made: Tensor = model.get_audio_features(arrays["input_features"], return_dict=True).pooler_output
+        takes = inspect.signature(model.get_audio_features).parameters
+        given = {name: each for name, each in arrays.items() if name in takes}
+        made: Tensor = model.get_audio_features(**given, return_dict=True).pooler_output
         # Granite's language model scales whatever it is given in place of embeddings; the engine scales its own alone.
         scale = getattr(model.config.get_text_config(), "embedding_multiplier", 1.0)
         return made.reshape(-1, made.shape[-1]) * scale

@@ -61,6 +61,7 @@ class Tower:
         self.row_bytes = FLOAT32 * (1 + self.levels) * int(self._model.config.get_text_config().hidden_size)
         self._merged = int(getattr(vision, "spatial_merge_size", 1))
         self._per_second = getattr(vision, "tokens_per_second", None)
+        self._per_second_last = getattr(self._model.config, "position_id_per_seconds", None)
         self.num_bytes = sum(each.numel() * each.element_size() for each in self._model.parameters())
 
     def rows(self, features: bytes) -> bytes:
@@ -78,6 +79,10 @@ class Tower:
             rows = torch.cat([_joined(part) for part in parts], dim=1)
             return bytes(rows.float().contiguous().numpy())
 
+    def times(self, rows: bytes, prompt: Sequence[int], tokens: Sequence[int], frames: int) -> list[int]:
+        """Raise ValueError: this model writes no transcripts."""
+        raise ValueError("the tower aligns no tokens")
+
     def embedded(self, modality: str, token_id: int) -> bytes:
         """Return the row of a token that the tower of a modality embeds, float32 [size]."""
         embed = self._model.embed_audio if modality == AUDIO else self._model.embed_vision
@@ -93,9 +98,14 @@ class Tower:
         time, height, width = (int(count) for count in patches.reshape(-1).tolist())
         seconds = find(features, "second_per_grid_ts")
         ends: list[int] = []
-        if seconds is not None and self._per_second is not None:
-            step = self._per_second * torch.from_numpy(seconds.copy()).reshape(())
-            ends = ((torch.arange(time) * step).long() + 1).tolist()
+        if seconds is not None:
+            step = torch.from_numpy(seconds.copy()).reshape(())
+            places = torch.arange(time)
+            # In the order of each family's own product, whose last bit may decide where a row lies.
+            if self._per_second_last is not None:
+                ends = ((places * step * self._per_second_last).long() + 1).tolist()
+            elif self._per_second is not None:
+                ends = ((places * (self._per_second * step)).long() + 1).tolist()
         return [time, height // self._merged, width // self._merged, *ends]
 
 

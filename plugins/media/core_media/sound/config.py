@@ -16,6 +16,8 @@ import msgspec
 MODEL_TYPE: Final = "whisper"
 ENCODER: Final = ("model.encoder.", "encoder.")
 """Beginnings of the names of the encoder's tensors."""
+DECODER: Final = ("model.decoder.", "decoder.")
+"""Those of the decoder's, but for its head."""
 STRIDE: Final = 2
 """Frames of a spectrogram for a row of the encoder."""
 HOP_SECONDS: Final = 0.01
@@ -38,6 +40,9 @@ class SoundConfig(msgspec.Struct, frozen=True, kw_only=True):
     suppressed, suppressed_first: tokens that are never sampled, and those that are not sampled first.
     latest_first:  most steps of time before the first text of a window, or None.
     max_seconds:   longest sound that is taken.
+    heads:         layer and head of those whose attention follows the sound; empty: the checkpoint does not say.
+    smoothing:     rows over which their weights are smoothed.
+    words:         whether the engine finds the times of words.
     """
 
     rows: int
@@ -53,6 +58,9 @@ class SoundConfig(msgspec.Struct, frozen=True, kw_only=True):
     suppressed_first: tuple[int, ...] = ()
     latest_first: int | None = None
     max_seconds: float = 3600.0
+    heads: tuple[tuple[int, int], ...] = ()
+    smoothing: int = 7
+    words: bool = False
 
     @property
     def frames(self) -> int:
@@ -79,8 +87,13 @@ def missing(path: str) -> str:
     return f"the checkpoint's generation_config.json has no {' and no '.join(lacking)}" if lacking else ""
 
 
-def sound_config(path: str, hf_config: Mapping[str, Any], max_tokens: int | None, max_seconds: float) -> SoundConfig:
-    """Return the settings of a checkpoint that lacks nothing. max_tokens: limit of the context; None: the model's own."""
+def sound_config(
+    path: str, hf_config: Mapping[str, Any], max_tokens: int | None, max_seconds: float, *, words: bool = False
+) -> SoundConfig:
+    """Return the settings of a checkpoint that lacks nothing.
+
+    max_tokens: limit of the context; None: the model's own. words: whether times of words are wanted.
+    """
     generation = _generation(path)
     suppressed = tuple(generation.get("suppress_tokens") or ())
     previous = generation.get("prev_sot_token_id")
@@ -104,7 +117,15 @@ def sound_config(path: str, hf_config: Mapping[str, Any], max_tokens: int | None
         suppressed_first=tuple(generation.get("begin_suppress_tokens") or ()),
         latest_first=generation.get("max_initial_timestamp_index"),
         max_seconds=max_seconds,
+        heads=(heads := alignment_heads(path)),
+        smoothing=int(hf_config.get("median_filter_width") or 7),
+        words=words and bool(heads),
     )
+
+
+def alignment_heads(path: str) -> tuple[tuple[int, int], ...]:
+    """Return layer and head of those whose attention follows the sound; empty where the checkpoint does not say."""
+    return tuple((int(layer), int(head)) for layer, head in _generation(path).get("alignment_heads") or ())
 
 
 def _generation(path: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from core_media.config import AUDIO, MediaConfig
 from core_media.contract import Features, Item
 from core_media.families import FAMILIES, MOST_SAMPLES
 from core_media.processing.fingerprint import fingerprint
+from core_media.processing.image_processor import without_video
 from core_media.sound.decoding import Samples
 
 VOXTRAL = "voxtral"
@@ -41,7 +42,10 @@ class PromptSounds:
         self._place = config.places[AUDIO]
         # Voxtral's processor needs the package mistral-common for its tokenizer; its features are those of Whisper.
         kind = transformers.AutoFeatureExtractor if config.model_type == VOXTRAL else transformers.AutoProcessor
-        backend = {"backend": "pil"} if config.model_type in FAMILIES else {}
+        backend = {}
+        if config.model_type in FAMILIES:
+            backend = {"backend": "pil"}
+            without_video()
         try:
             self._processor: Any = processor or kind.from_pretrained(config.model, local_files_only=True, **backend)
         except Exception as error:

@@ -60,6 +60,11 @@ def _read(given: Mapping[str, Any]) -> Rules:
 
 def _forbid(scores: Tensor, output: list[int], rules: Rules) -> None:
     """Forbid tokens of one row, in place. scores: [V]."""
+    if rules.forced:
+        chosen = rules.forced[min(len(output), len(rules.forced) - 1)]
+        scores[:] = NEVER
+        scores[chosen] = 0.0
+        return
     scores[rules.suppressed] = NEVER
     if not output:
         scores[rules.suppressed_first] = NEVER

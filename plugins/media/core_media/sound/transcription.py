@@ -14,9 +14,10 @@ from typing import Any, Final
 from core.api.errors import RequestError
 from core.api.messages import MediaItem
 from core.api.sampling_params import SamplingParams
-from core_media.sound.config import SoundConfig
-from core_media.sound.rules import rules_of
+from core_media.sound.config import HOP_SECONDS, STEP_SECONDS, SoundConfig
+from core_media.sound.rules import rules_of, spoken_rules
 from core_media.sound.windows import Segment, Sound, compression, known_before, most_before, segments_of
+from core_media.sound.words import Word, words_of
 
 FALLBACK: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 CERTAIN: Final = 0.5
@@ -44,6 +45,7 @@ class Task:
     compression, logprob, no_speech: thresholds; None: not applied.
     continues:    whether the text of a window goes before the next one.
     wants_no_speech: whether each window's probability that nobody speaks is wanted.
+    words:        whether the times of words are wanted.
     """
 
     task: str = "transcribe"
@@ -57,6 +59,7 @@ class Task:
     continues: bool = False
     seed: int | None = None
     wants_no_speech: bool = False
+    words: bool = False
 
 
 @dataclass(slots=True)
@@ -71,6 +74,11 @@ class Transcript:
     def text(self) -> str:
         """The whole text."""
         return "".join(segment.text for segment in self.segments).strip()
+
+    @property
+    def words(self) -> list[Word]:
+        """All words, where they are wanted."""
+        return [word for segment in self.segments for word in segment.words]
 
 
 Asking = Generator[Ask, Any, None]
@@ -115,6 +123,7 @@ class Transcription:
                 seek += num_frames
                 continue
             found, step = segments_of(window.tokens, seek, num_frames, config)
+            self._set_words(found, window.times)
             for segment in found:
                 segment.temperature = window.temperature
                 segment.avg_logprob = window.avg_logprob
@@ -146,10 +155,52 @@ class Transcription:
             self._continues = task.continues and temperature < CERTAIN
             if is_silent or not (fails or is_unlikely) or number == len(task.temperatures) - 1:
                 break
+        spoken = tokens[:-1]
         if tokens and tokens[-1] == config.end:
             tokens.pop()
         facts = Segment(0.0, 0.0, tokens, seek, temperature, average, 0.0 if math.isnan(no_speech) else no_speech)
+        if task.words and spoken and not is_silent:
+            steps = yield from self._steps(prompt, item, spoken, seek)
+            facts.times = [seek * HOP_SECONDS + step * STEP_SECONDS for step in steps]
         return None if is_silent else facts
+
+    def _steps(
+        self, prompt: list[int], item: MediaItem, spoken: list[int], seek: int
+    ) -> Generator[Ask, Any, list[int]]:
+        """Return the steps of time at which tokens of a window are said; the engine answers with tokens of times."""
+        config = self._config
+        heard = math.ceil(self._sound.seconds / HOP_SECONDS - 1e-6) - seek
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=len(spoken),
+            ignore_eos=True,
+            detokenize=False,
+            extra_args=spoken_rules(config, spoken, max(min(heard, config.frames), 2)),
+        )
+        output = yield Ask(prompt, item, params)
+        return [token - config.first_time for token in output.outputs[0].token_ids]
+
+    def _set_words(self, found: Sequence[Segment], times: Sequence[float]) -> None:
+        """Set the times of the tokens of a window's segments, and their words.
+
+        Each token lasts from the time of the one before it, in its window, to its own.
+        """
+        if not times:
+            return
+        config, place = self._config, 0
+        for segment in found:
+            ends = [times[min(place + index, len(times) - 1)] for index in range(len(segment.tokens))]
+            before = times[place - 1] if place else segment.seek * HOP_SECONDS
+            spans = list(zip([before, *ends], ends, strict=False))
+            text = [index for index, token in enumerate(segment.tokens) if token < config.end]
+            segment.times = ends
+            segment.words = words_of(
+                [segment.tokens[index] for index in text],
+                [spans[index] for index in text],
+                self.transcript.language,
+                self._decode,
+            )
+            place += len(segment.tokens)
 
     def _prompt(self) -> list[int]:
         """Return the tokens before a window's text."""
@@ -194,6 +245,11 @@ def check(task: Task, config: SoundConfig) -> None:
         raise RequestError(f"language is {task.language[:50]!r}; expected one of {known}.", param="language")
     if task.task == "translate" and "translate" not in config.tasks:
         raise RequestError("The model does not translate; use /v1/audio/transcriptions.", param="model")
+    if task.words and not config.words:
+        why = "the server was started without --enable-word-times"
+        if not config.heads:
+            why = "the checkpoint's generation_config.json has no alignment_heads"
+        raise RequestError(f"Times of words are not served: {why}.", param="timestamp_granularities")
     if not task.temperatures:
         raise RequestError("temperature is an empty list; expected one number at least.", param="temperature")
 

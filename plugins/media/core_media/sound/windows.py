@@ -19,13 +19,15 @@ from core.api.messages import MediaItem
 from core_media.features import pack, unpack
 from core_media.processing.pool import Processed
 from core_media.sound.config import HOP_SECONDS, STEP_SECONDS, STRIDE, SoundConfig
+from core_media.sound.words import Word
 
 
 @dataclass(slots=True)
 class Segment:
     """A part of a transcript.
 
-    start, end: seconds. tokens: of its text and times. seek: first frame of its window. The rest is of the window.
+    start, end: seconds. tokens: of its text and times. seek: first frame of its window. The rest is of the window, but for
+    words and times: seconds at which each token is said, where words are wanted.
     """
 
     start: float
@@ -36,6 +38,8 @@ class Segment:
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     text: str = ""
+    times: list[float] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -33,6 +33,13 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
     max_audio_seconds: Annotated[
         float, Arg("Longest sound that a prompt or a transcription takes, in seconds.", gt=0, le=86_400, since="0.2.0")
     ] = 3_600.0
+    enable_word_times: Annotated[
+        bool,
+        Arg(
+            "Find the times of words in transcriptions: Whisper's decoder is loaded once more, and reads each text again.",
+            since="0.2.0",
+        ),
+    ] = False
     max_video_frames: Annotated[int, Arg("Most frames of a video that the model sees.", ge=1, since="0.2.0")] = 768
     media_io_kwargs: Annotated[
         dict[str, Any],
@@ -42,6 +49,18 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
             since="0.2.0",
         ),
     ] = {}
+    video_pruning_rate: Annotated[
+        float | None,
+        Arg(
+            "Share of a video's rows that are left out: those most like the rows in the same place of the frame before. The "
+            "first frame is kept whole. Unset: none is.",
+            ge=0,
+            since="0.2.0",
+        ),
+    ] = None
+    video_pruning_method: Annotated[
+        str, Arg("How rows are chosen: evs (arXiv 2510.14624), by cosine similarity.", choices=("evs",), since="0.2.0")
+    ] = "evs"
     enable_mm_embeds: Annotated[
         bool,
         Arg(

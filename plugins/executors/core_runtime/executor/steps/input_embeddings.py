@@ -71,7 +71,7 @@ def rows_of(request: EngineRequest) -> PromptRows:
     values = torch.from_numpy(np.concatenate(rows))
     levels = request.media[0].levels
     values = values.view(len(values), 1 + levels, -1)
-    places = torch.from_numpy(places_of(request.media)) if request.media[0].grid else None
+    places = torch.from_numpy(places_of(request.media)) if any(item.grid for item in request.media) else None
     return PromptRows(np.concatenate(positions), values[:, 0], places, values[:, 1:] if levels else None)
 
 

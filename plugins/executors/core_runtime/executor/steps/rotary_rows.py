@@ -29,9 +29,14 @@ class Shifts(NamedTuple):
 def shifts_of(items: Sequence[MediaItem]) -> Shifts:
     """Return the shifts of a prompt with these items. Text goes on after the largest position of an item."""
     ends = np.array([item.stop for item in items], np.int64)
-    saved = [max(*item.grid[1:3], item.grid[-1] if len(item.grid) > 3 else item.grid[0]) - (item.stop - item.start)
-             for item in items]  # fmt: skip
+    saved = [_extent(item.grid) - (item.stop - item.start) if item.grid else 0 for item in items]
     return Shifts(ends, np.cumsum([0, *saved], dtype=np.int64))
+
+
+def _extent(grid: Sequence[int]) -> int:
+    """Return the positions that an item takes: the most in any direction, with the rows that are left out."""
+    time, height, width = grid[:3]
+    return max(height, width, grid[2 + time] if len(grid) > 3 else time)
 
 
 def places_of(items: Sequence[MediaItem]) -> Positions:
@@ -39,11 +44,19 @@ def places_of(items: Sequence[MediaItem]) -> Positions:
     starts = np.array([item.start for item in items], np.int64) + shifts_of(items).by[:-1]
     places: list[Positions] = []
     for item, start in zip(items, starts.tolist(), strict=True):
-        own = np.indices(item.grid[:3]).reshape(3, -1).T
-        if len(item.grid) > 3:
-            own[:, 0] = np.array(item.grid[3:], np.int64)[own[:, 0]] - 1
-        places.append(start + own)
+        places.append(start + _own_places(item))
     return np.concatenate(places)
+
+
+def _own_places(item: MediaItem) -> Positions:
+    """Return the three positions of each row of an item, from its first one on, int64 [rows, 3]."""
+    if not item.grid:
+        return np.arange(item.stop - item.start, dtype=np.int64)[:, None].repeat(3, 1)
+    behind = 3 + item.grid[0]
+    own = np.indices(item.grid[:3]).reshape(3, -1).T
+    if len(item.grid) > 3:
+        own[:, 0] = np.array(item.grid[3:behind], np.int64)[own[:, 0]] - 1
+    return own[np.array(item.grid[behind:], np.int64) - 1] if len(item.grid) > behind else own
 
 
 class RotaryRows:

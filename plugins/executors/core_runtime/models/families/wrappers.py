@@ -33,7 +33,8 @@ prompts with pictures alone, and each request says which they are.
 """
 OTHER: Final = (
     "vision|visual|image|video|audio|speech|mm_|multi_?modal|projector|vit_|boi_|eoi_|boa_|eoa_|spatial_merge|patch_|"
-    "ignore_index|downsample_|^scale_factor$|^projection_dim$|^encoder_config$|^has_lora_adapter$|^window_size$"
+    "ignore_index|downsample_|^scale_factor$|^projection_dim$|^encoder_config$|^has_lora_adapter$|^window_size$|"
+    "^position_id_per_seconds$|^seconds_per_chunk$|^user_token_id$"
 )
 """Keys of the whole model that do not apply to its text model: a pattern that matches anywhere in a key."""
 NOT_OF_THE_TEXT: Final = "it is not of the text"
@@ -41,12 +42,14 @@ PROJECTOR: Final = "image_projector"
 """Key of the configuration of a text model that got its tower from a projector file: what only that file says."""
 
 _OTHER_MODULES: Final = (
-    r"(model\.)?(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector|mm_projector|audio_tower|"
+    r"(?:thinker\.)?(model\.)?(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector|mm_projector|audio_tower|"
     r"embed_vision|embed_audio|vision_projection|image_newline|patch_merger|"
     r"connector|mlp1|encoder|projector)(\..*)?"
 )
 WRAPPED: Final[tuple[WeightRule, ...]] = (
     Ignored(_OTHER_MODULES, NOT_OF_THE_TEXT),
+    Ignored(r"(talker|token2wav)\..*", "it speaks the text"),
+    Rename(r"^thinker\.", ""),
     Rename(r"^model\.language_model\.", "model."),
     Rename(r"^language_model\.lm_head\.", "lm_head."),
     Rename(r"^language_model\.model\.", "model."),
