@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+
 import pytest
 
 from core import LLM, SamplingParams
@@ -15,6 +16,7 @@ from tests.audit.faulty import Faulty, after, flipped
 from tests.audit.repeating import SETTINGS, Engine
 
 MODELS = ("tiny_llama", "tiny_lfm2", "tiny_gemma3")
+
 
 @pytest.fixture(scope="module", params=MODELS)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:

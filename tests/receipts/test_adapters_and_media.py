@@ -138,9 +138,7 @@ def pictures(tmp_path_factory):
         results["same"] = await difference(engine, kept["records"])
 
     async def right(engine: Any) -> None:
-        results["verified"] = await checking.verdict(
-            engine, checking.CHAT, asked(1), kept["receipts"], kept["answer"]
-        )
+        results["verified"] = await checking.verdict(engine, checking.CHAT, asked(1), kept["receipts"], kept["answer"])
         results["other picture"] = await checking.verdict(engine, checking.CHAT, asked(2), kept["receipts"])
         [record] = kept["records"]
         record.body = asked(2)

@@ -31,7 +31,10 @@ async def in_session(engine, folder):
     """Ask twice in a session; return what `core verify` says of both answers, and of one after bytes that are no text."""
     first = {"role": "user", "content": "the fox"}
     verdicts = []
-    for name, more in (("good", {"structured_outputs": {"regex": "[a-z]{8}"}}), ("odd", {"seed": 5, "temperature": 1.3})):
+    for name, more in (
+        ("good", {"structured_outputs": {"regex": "[a-z]{8}"}}),
+        ("odd", {"seed": 5, "temperature": 1.3}),
+    ):
         messages = [first]
         for turn in ({**more, "max_tokens": 24}, {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True}):
             body = {"messages": messages, "session": name, **turn}

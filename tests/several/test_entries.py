@@ -51,6 +51,8 @@ def test_models_of_a_command_line_and_of_a_file(tiny_llama, tiny_gemma3, tmp_pat
 
 def test_adapters_in_the_arguments_of_a_model_are_names_of_it(tiny_llama, tiny_gemma3, tmp_path):
     file = tmp_path / "models.yaml"
+    for name in ("sql", "fr"):
+        (tmp_path / name).mkdir()
     adapters = f"[{{name: sql, path: {tmp_path}/sql}}, 'fr={tmp_path}/fr']"
     file.write_text(
         f"- model: {tiny_llama}\n  served_model_name: l\n  enable_lora: true\n  lora_modules: {adapters}\n"

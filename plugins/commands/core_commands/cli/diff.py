@@ -148,7 +148,6 @@ def _compared(options: DiffOptions, parsed: "dict[str, Parsed]", records: "list[
     from core_commands.replay.comparison import Comparison, compare
     from core_commands.replay.engine import run_replay
     from core_commands.replay.servers import ask_all, started
-
     from core_commands.several.entries import planned_bytes
 
     left = "as recorded" if options.left is None else options.left

@@ -55,7 +55,9 @@ def as_html(comparison: Comparison) -> bytes:
         ("answer tokens compared", comparison.num_tokens),
         ("tokens per second of the right side", f"{rate:.0f}" if rate else "not measured"),
     ]
-    facts += [(f"memory planned on the {side}", f"{size / 2**20:,.0f} MiB") for side, size in comparison.planned.items()]
+    facts += [
+        (f"memory planned on the {side}", f"{size / 2**20:,.0f} MiB") for side, size in comparison.planned.items()
+    ]
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in facts)
     parts = [HEAD, f"<h1>Two engines, {comparison.num_requests} requests</h1><table>{rows}</table>"]
     size = sum(map(len, parts))

@@ -42,9 +42,7 @@ class Rates:
     arrivals: float = 0.0
 
     @classmethod
-    def of(
-        cls, cost: StepCost, num_rows: int, context: int, config: SchedulerConfig, arrivals: float = 0.0
-    ) -> Rates:
+    def of(cls, cost: StepCost, num_rows: int, context: int, config: SchedulerConfig, arrivals: float = 0.0) -> Rates:
         """Return the rates of a trained cost model. context: keys that all busy rows read together."""
         nothing = cost.predict(0, 0, 0)
         step = cost.predict(0, num_rows, context)

@@ -47,7 +47,13 @@ class Width:
         self._high = _moved(self._high, missed=True)
 
     def observe(
-        self, ratio: float, factors: tuple[float, float], *, below: bool, above: bool, is_known: bool = False
+        self,
+        ratio: float,
+        factors: tuple[float, float],
+        *,
+        below: bool = False,
+        above: bool = False,
+        is_known: bool = False,
     ) -> None:
         """Learn the ratio of an outcome whose interval had these factors.
 
@@ -63,7 +69,6 @@ class Width:
         insort(self._sorted, ratio)
         if len(self._recent) > RECENT:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
-        return within
 
 
 class Lengths:

@@ -1,7 +1,7 @@
 """Cached blocks that two sequences with the same tokens have, and the comparison of their bytes.
 
-Owns: `CachedPair`, the search for pairs, and which bytes of a block are compared. Never does: compute a sequence, or choose one.
-Called by: the answers that are computed again.
+Owns: `CachedPair`, the search for pairs, and which bytes of a block are compared. Never does: compute a sequence, or choose
+one. Called by: the answers that are computed again.
 
 Blocks of all groups have one size. A group whose layers fill only a part of it, as states often do, leaves the other bytes as
 an earlier owner of the block wrote them, so those are not compared.
@@ -44,9 +44,9 @@ class CachedPair:
 
 
 def take_pairs(kv: KVManager, answer: SequenceState, again: SequenceState) -> list[CachedPair]:
-    """Return the blocks that are cached for the same tokens of both, at most `MOST_COMPARED`. Those of `again` are cached no longer.
+    """Return the blocks that are cached for the same tokens of both, at most `MOST_COMPARED`.
 
-    Covers keys and values, and the states that are kept after some of the blocks.
+    Covers keys and values, and the states that are kept after some of the blocks. Those of `again` are cached no longer.
     """
     served, own = _cached(kv, answer), _cached(kv, again)
     kv.forget(blocks[0] for blocks in own.values())
