@@ -20,8 +20,7 @@ from statistics import mean
 from typing import Literal
 
 from core_apis.prefill.choice import Link, Offer, choose
-from core_frontend.quote.forecast import Forecast
-from core_frontend.quote.foretold import Ask
+from core_frontend.quote.forecast import Ask, Forecast
 from tests.quote.machine import Load, Served, capacity
 from tests.scheduler.test_step_cost import MACHINES
 

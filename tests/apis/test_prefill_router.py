@@ -19,7 +19,7 @@ from core_apis.prefill.router import PrefillRouter
 from core_apis.watching import PromptCall
 from core_config.served.prefill import prefill_problems
 from core_frontend.kv_transfer import KVTransfer
-from core_frontend.quote.foretold import Ask, Interval
+from core_frontend.quote.forecast import Ask, Interval
 from core_frontend.request_terms import RequestTerms
 from core_observers.prefill_metrics import PrefillMetrics
 

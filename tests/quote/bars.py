@@ -13,8 +13,7 @@ from statistics import median
 
 from core.api.scheduler_config import SchedulerConfig
 from core.scheduler.step_cost import StepCost, StepWork
-from core_frontend.quote.forecast import Forecast
-from core_frontend.quote.foretold import Ask
+from core_frontend.quote.forecast import Ask, Forecast
 from tests.quote.machine import Load, Served, came_back, capacity
 from tests.scheduler.test_step_cost import MACHINES
 

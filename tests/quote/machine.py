@@ -14,8 +14,7 @@ from core.api.errors import RequestError
 from core.api.step_plan import StepResult
 from core.scheduler.step_cost import StepCost, work_of
 from core_frontend.queue.limit import QueueLimit
-from core_frontend.quote.forecast import Forecast
-from core_frontend.quote.foretold import Ask, Interval
+from core_frontend.quote.forecast import Ask, Forecast, Interval
 from tests.scheduler.fake_model import make_request, make_scheduler
 from tests.scheduler.test_step_cost import MACHINES, Machine
 

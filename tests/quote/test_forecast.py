@@ -7,8 +7,7 @@ from scheduler.test_step_cost import MACHINES
 
 from core.api.scheduler_config import SchedulerConfig
 from core.scheduler.step_cost import StepCost, StepWork
-from core_frontend.quote.forecast import Forecast
-from core_frontend.quote.foretold import Ask
+from core_frontend.quote.forecast import Ask, Forecast
 from core_frontend.quote.queue_run import Job, QueueRun, Rates
 from core_frontend.quote.seen_prefixes import STRIDE, SeenPrefixes
 from core_frontend.quote.widths import Lengths, Width
@@ -46,8 +45,7 @@ def test_intervals_hold_their_share_whatever_the_distribution() -> None:
         if number == 300:
             width.num_seen = width.num_within = 0
         spread = 0.2 if number < 1500 else 0.8  # it changes, and the interval follows
-        ratio, factors = chance.lognormvariate(0.3, spread), width.factors()
-        width.observe(ratio, factors, below=ratio < factors[0], above=ratio > factors[1])
+        width.observe(chance.lognormvariate(0.3, spread), width.factors())
     assert 0.88 <= width.num_within / width.num_seen <= 0.92
 
 

@@ -10,7 +10,7 @@ from core.scheduler.step_cost import StepCost, StepWork
 from core_config.arguments.sources import merge
 from core_config.served.server import server_config
 from core_config.served.server_config import ServerConfig
-from core_frontend.quote.widths import LEAST
+from core_frontend.quote.forecast import LEAST
 from tests.apis.conftest import RunningServer, run_server
 from tests.apis.fake_engine import FakeClient
 

@@ -25,8 +25,7 @@ from core_apis.watching import Generate, PromptCall
 from core_frontend.adapters import adapter_start
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
-from core_frontend.quote.forecast import Forecast
-from core_frontend.quote.foretold import Ask, Foretold, Interval
+from core_frontend.quote.forecast import Ask, Forecast, Foretold, Interval
 from core_frontend.quote.seen_prefixes import SeenPrefixes
 from core_frontend.request_terms import RequestTerms
 from core_observers.quote_metrics import QuoteMetrics

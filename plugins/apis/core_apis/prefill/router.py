@@ -28,7 +28,7 @@ from core_frontend.api.explanation import PrefillUse
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.kv_transfer import KVTransfer
 from core_frontend.prompts.prompt_parser import MEDIA
-from core_frontend.quote.foretold import Ask
+from core_frontend.quote.forecast import Ask
 from core_observers.prefill_metrics import PrefillMetrics
 
 WORTH_S: Final = 0.05

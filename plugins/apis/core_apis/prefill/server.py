@@ -21,7 +21,7 @@ from core.api.errors import UNREADABLE, RequestError
 from core_apis.prefill.choice import Offer
 from core_apis.protocol.transfer_params import FIELD, TransferParams
 from core_frontend.kv_transfer import KVTransfer
-from core_frontend.quote.foretold import Interval
+from core_frontend.quote.forecast import Interval
 
 logger = logging.getLogger("core_apis")
 

@@ -12,35 +12,80 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice, takewhile
+from dataclasses import dataclass, field
+from itertools import takewhile
 from math import sqrt
+from typing import Literal, NamedTuple
 
 from core.api.scheduler_config import SchedulerConfig
 from core.scheduler.step_cost import StepCost
-from core_frontend.quote.foretold import Ask, Foretold, Scores
 from core_frontend.quote.queue_run import Job, QueueRun, Rates, budgets, room_of
-from core_frontend.quote.widths import GUESS, LEAST, Lengths
+from core_frontend.quote.widths import LEAST, Lengths, Width
 
+Kind = Literal["first", "end", "usual_end"]
+KINDS: tuple[Kind, ...] = ("first", "end", "usual_end")
 FRESH_S = 0.05
 """Seconds for which a run of the queue counts, if no request left it since."""
 WORK_S = 30.0
 """Seconds over which the prompts that arrive are averaged: they slow down the answers under way."""
 MOST_WORK = 0.8
-ERROR = 0.1
-"""Part of a time by which it may be wrong although no other request comes."""
 GOLDEN = 0.618
 MOST_REGIME = 5
-MOST_LOOKED_AT = 16
-"""Of those that wait, the first ones, which have waited longest."""
+
+
+class Interval(NamedTuple):
+    """A time in seconds from now that lies within with a probability of 90%."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """Return the middle, for comparisons of one time with another."""
+        return (self.low + self.high) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to foretell. prompt, cached: tokens of its prompt, and of its cached beginning. most: tokens of each of its
+    `n` answers at most."""
+
+    prompt: int
+    most: int
+    cached: int = 0
+    n: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """What was foretold of a request, in seconds from its arrival.
+
+    first: to the first token. step: of each further token. regime: by which widths are kept apart. factors: on each kind.
+    usual: expected tokens of its answer.
+    """
+
+    first: float
+    step: float
+    usual: float
+    regime: int
+    factors: dict[Kind, tuple[float, float]]
+
+    def interval(self, kind: Kind, tokens: float = 0.0) -> Interval:
+        """Return the interval of one kind; for an end, at this number of tokens."""
+        low, high = self.factors[kind]
+        at = self.at(kind, tokens)
+        return Interval(low * at, high * at)
+
+    def at(self, kind: Kind, tokens: float = 0.0) -> float:
+        """Return the prediction itself."""
+        if kind == "first":
+            return self.first
+        return self.first + self.step * ((self.usual if kind == "usual_end" else tokens) - 1)
 
 
 @dataclass(slots=True)
 class _Live:
-    """A live request. place: see `Lengths.expect`. arrived, entered, began: on the clock, the last with its first token.
-
-    is_late: whether its first token was missed at the end of its interval, which was learned from then.
-    """
+    """A live request. place: see `Lengths.expect`. arrived, entered, began: on the clock, the last with its first token."""
 
     ask: Ask
     job: Job
@@ -49,7 +94,41 @@ class _Live:
     place: float
     foretold: Foretold | None
     began: float = 0.0
-    is_late: bool = False
+
+
+@dataclass(slots=True)
+class Scores:
+    """How well was foretold. seen, within: outcomes by kind, and those in their interval. on_outcome: called with kind, whether
+    within, the interval's width and by how much the outcome came after its end, in seconds."""
+
+    widths: dict[tuple[Kind, int], Width] = field(default_factory=dict)
+    on_outcome: Callable[[Kind, bool, float, float], None] | None = None
+
+    def factors(self, regime: int) -> dict[Kind, tuple[float, float]]:
+        """Return the present factors of all kinds."""
+        return {kind: self._nearest(kind, regime).factors() for kind in KINDS}
+
+    def score(self, kind: Kind, foretold: Foretold, predicted: float, seconds: float) -> None:
+        """Learn from an outcome."""
+        if predicted <= 0.0:
+            return
+        low, high = foretold.factors[kind]
+        within = self._width(kind, foretold.regime).observe(seconds / predicted, (low, high))
+        if self.on_outcome is not None:
+            late = max(seconds - high * predicted, 0.0)
+            self.on_outcome(kind, within, (high - low) * predicted, late)
+
+    def num_seen(self, kind: Kind) -> int:
+        """Return the number of outcomes of a kind."""
+        return sum(width.num_seen for (of, _), width in self.widths.items() if of == kind)
+
+    def _nearest(self, kind: Kind, regime: int) -> Width:
+        """Return the width of a regime, or of the nearest one of which enough was seen."""
+        known = [of for each, of in self.widths if each == kind and self.widths[each, of].num_seen >= LEAST]
+        return self._width(kind, min(known, key=lambda of: abs(of - regime), default=regime))
+
+    def _width(self, kind: Kind, regime: int) -> Width:
+        return self.widths.setdefault((kind, regime), Width())
 
 
 class Forecast:
@@ -70,8 +149,8 @@ class Forecast:
         self._run: QueueRun | None = None
         self._run_at = 0.0
         self._stepped = self._step_began = self._work_at = clock()
+        self._work = self._arrivals = 0.0
         self._done = 0.0
-        self._work = self._squares = self._arrivals = 0.0
         self._place = 0.0
         self._step_s = 0.0
         self._usual_prompt = 0.0
@@ -90,8 +169,7 @@ class Forecast:
             Rates.of(self._cost, ask.n, ask.prompt * ask.n, self._config), 0.0, (), self._config.max_num_seqs, 1
         )
         run.add([self._job(ask)])
-        first = run.last(0.0)
-        return Foretold(first, ERROR * first, run.rates.step, ask.most, 0, self.scores.factors(0))
+        return Foretold(run.last(0.0), run.rates.step, ask.most, 0, self.scores.factors(0))
 
     @property
     def is_sure(self) -> bool:
@@ -160,9 +238,7 @@ class Forecast:
         self._done = max(self._done - live.job.prompt, 0.0)
         live.began = now
         if live.foretold is not None:
-            took = now - live.arrived
-            self.scores.score("first", live.foretold, live.foretold.first, took, is_missed=live.is_late)
-        self._note_late(now)
+            self.scores.score("first", live.foretold, live.foretold.first, now - live.arrived)
 
     def end(self, name: str, num_tokens: int = 0) -> None:
         """Remove a request. num_tokens: of its longest answer, if all answers are complete; 0 says nothing about lengths."""
@@ -192,13 +268,7 @@ class Forecast:
         behind.add([Job(self._usual_prompt, 0.0, self.lengths.expect(self._usual_most), 1)] * num_more)
         found = sorted((firsts[name], name) for name in names if name in firsts)
         found += [(seconds, "") for seconds in behind.times()[0]]
-        factors = self.scores.factors(self._regime())["first"]
-        late = []
-        for at, (seconds, name) in enumerate(found, 1):
-            spread = seconds if factors == GUESS else self._spread(seconds, seconds)
-            # Errors of those before it even out.
-            late.append((seconds + (factors[1] - 1.0) * spread / sqrt(at), name))
-        return late
+        return self._late(found, self.scores.factors(self._regime())["first"][1])
 
     def ends(self, names: Iterable[str]) -> list[tuple[float, str]]:
         """Return the seconds until each of these live requests has ended, in that order; 19 of 20 come earlier."""
@@ -208,12 +278,12 @@ class Forecast:
         ends = dict(zip(self._waiting, run.times()[1], strict=True))
         ends |= {name: run.rates.step * self._left(live) for name, live in self._running.items()}
         found = sorted((ends[name], name) for name in names if name in ends)
-        high = self.scores.factors(self._regime())["usual_end"][1] - 1.0
-        return [(seconds * (1.0 + high / sqrt(at)), name) for at, (seconds, name) in enumerate(found, 1)]
+        return self._late(found, self.scores.factors(self._regime())["usual_end"][1])
 
-    def _spread(self, first: float, ahead: float) -> float:
-        """Return by how much the time to a first token may be wrong. ahead: seconds in which others come that are before it."""
-        return sqrt((ERROR * first) ** 2 + self._squares * max(ahead, 0.0)) or first
+    @staticmethod
+    def _late(found: list[tuple[float, str]], high: float) -> list[tuple[float, str]]:
+        """Return the times as late as they may be. high: factor on one time; errors of those before it even out."""
+        return [(seconds * (1.0 + (high - 1.0) / sqrt(at)), name) for at, (seconds, name) in enumerate(found, 1)]
 
     def _foretold(self, run: QueueRun, ask: Ask, spent: float = 0.0, place: float = 0.5) -> Foretold:
         """Foretell a request that joins `run`. spent: seconds since its arrival."""
@@ -223,9 +293,7 @@ class Forecast:
         # Prompts that come later make this answer wait, too.
         slowed = run.rates.step / (1.0 - arriving)
         usual = self.lengths.expect(ask.most)
-        first = run.last(arriving)
-        spread = self._spread(first, run.until_open)
-        return Foretold(spent + first, spread, slowed, usual, regime, self.scores.factors(regime))
+        return Foretold(spent + run.last(arriving), slowed, usual, regime, self.scores.factors(regime))
 
     def _regime(self) -> int:
         """Return by what widths are kept apart: idle, streams alone, or how many wait."""
@@ -296,21 +364,10 @@ class Forecast:
             return 1
         return min(1 + int((self._clock() - live.began) / self._step_s), max(live.ask.most - 1, 0))
 
-    def _note_late(self, now: float) -> None:
-        """Learn from waiting requests that have missed their interval: in a long queue, their first tokens are far away."""
-        for live in islice(self._waiting.values(), MOST_LOOKED_AT):
-            foretold = live.foretold
-            if live.is_late or foretold is None or foretold.factors["first"] == GUESS:
-                continue
-            if now - live.arrived > foretold.interval("first").high:
-                live.is_late = True
-                self.scores.miss("first", foretold)
-
     def _note_work(self, seconds: float, now: float) -> None:
         """Add a prompt to the seconds of prompts per second that arrive."""
         fade = 0.5 ** ((now - self._work_at) / WORK_S)
         # At a steady rate of `seconds` per `gap`, the sum over all earlier ones tends to that rate.
         self._work = self._work * fade + seconds / WORK_S * 0.693
-        self._squares = self._squares * fade + seconds * seconds / WORK_S * 0.693
         self._arrivals = self._arrivals * fade + 0.693 / WORK_S
         self._work_at = now

@@ -3,8 +3,9 @@
 Owns: `QueueRun`, arithmetic on numbers of steps and seconds. Never does: know requests by name, read a clock, or learn. Called
 by: the forecast of a server.
 
-A step costs what its streams and its prompts do. Prompts join the open step in the order of their arrival until its
-budget of tokens is spent, as in the scheduler, and all that end in a step have their first token at its end. Rows are a
+Where steps with streams take fewer prompt tokens, a step costs what its streams and its prompts do; else all have the streams
+of a busy engine, which is as good a guess there, and quicker. Prompts join the open step in the order of their arrival until
+its budget of tokens is spent, as in the scheduler, and all that end in a step have their first token at its end. Rows are a
 heap of the numbers of the steps at which they become free. So a request costs one operation on the heap, and a thousand of
 them less than a millisecond.
 """
@@ -27,7 +28,7 @@ class Rates:
 
     step: one step with the rows that are busy. token, key: one prompt token, and one key that it reads.
     budget: prompt tokens of a step without streams. mixed: of a step with streams. weight: see `--queued-prompts-weight`.
-    row, rows: the part of `step` that each of the busy rows has, and their number.
+    row, rows: the part of `step` that each of the busy rows has, and their number; 0.0: steps cost the same.
     arrivals: requests that come in a second.
     """
 
@@ -54,7 +55,7 @@ class Rates:
             budget=budget,
             mixed=mixed,
             weight=config.queued_prompts_weight,
-            row=(step - nothing) / max(num_rows, 1),
+            row=(step - nothing) / max(num_rows, 1) if mixed < budget else 0.0,
             rows=num_rows,
             arrivals=arrivals,
         )
@@ -113,6 +114,7 @@ class QueueRun:
         self._num_left: float = num_jobs
         self._varies = rates.mixed < rates.budget
         self._budget = self._room()
+        self._step = rates.seconds(self._num_streams)
         self.firsts: list[float] = []
         self.ends: list[float] = []
         self._rows = sorted(remaining)[:num_rows] + [0.0] * max(num_rows - len(remaining), 0)
@@ -129,7 +131,7 @@ class QueueRun:
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Let requests join the end of the queue. The last step stays open for further ones."""
-        rows, firsts, in_step, ending = self._rows, self.firsts, self._in_step, self._ending
+        rows, firsts, in_step, ending, varies = self._rows, self.firsts, self._in_step, self._ending, self._varies
         token, half_key = self.rates.token, self.rates.key / 2
         number, budget, in_open = self._number, self._budget, self._tokens
         for prompt, start, length, n in jobs:
@@ -143,11 +145,12 @@ class QueueRun:
             self._tokens = in_open
             in_step.append((len(firsts), length))
             firsts.append(0.0)
-            free = number + max(length, 1.0)
-            ending[int(free)] += n
-            self._num_joining += n
-            for _ in range(n):
-                heapreplace(rows, free)
+            if varies:
+                ending[int(number + max(length, 1.0))] += n
+                self._num_joining += n
+            heapreplace(rows, number + length)
+            for _ in range(n - 1):
+                heapreplace(rows, number + length)
         self._is_open = self._is_open or bool(in_step)
 
     def close(self) -> None:
@@ -155,24 +158,27 @@ class QueueRun:
         if not self._is_open:
             return
         self._is_open = False
-        took = self.rates.seconds(self._num_streams) + self._seconds
+        took = self._step + self._seconds
         self._begin = end = self._begin + took
-        self._num_streams = min(self._num_streams + self._num_joining, self._num_rows)
-        self._num_joining = 0
-        step = self.rates.seconds(self._num_streams)
+        if self._varies:
+            self._num_streams = min(self._num_streams + self._num_joining, self._num_rows)
+            self._num_joining = 0
+            # Those that come meanwhile queue up behind the others.
+            self._num_left += self.rates.arrivals * took - len(self._in_step)
+            self._advance(self._number + 1)
+        else:
+            self._number += 1
+        step = self._step
         firsts, ends, in_step = self.firsts, self.ends, self._in_step
         for index, length in in_step:
             firsts[index] = end
             ends.append(end + length * step)
-        # Those that come meanwhile queue up behind the others.
-        self._num_left += self.rates.arrivals * took - len(in_step)
         in_step.clear()
-        self._advance(self._number + 1)
         self._seconds = self._tokens = 0.0
 
     def times(self) -> tuple[list[float], list[float]]:
         """Return the seconds to the first token and to the end of each request, in order, also of those in the open step."""
-        now = self._begin + self.rates.seconds(self._num_streams) + self._seconds
+        now = self._begin + self._step + self._seconds
         count = len(self.ends)
         opened = [now] * (len(self.firsts) - count)
         lengths = [length for _, length in self._in_step]
@@ -186,7 +192,7 @@ class QueueRun:
         """Return a run that goes on from here on its own, without the times of the requests so far."""
         other = QueueRun(self.rates, self._begin, (), self._num_rows, 0)
         other._num_streams, other._budget, other._num_left = self._num_streams, self._budget, self._num_left
-        other._num_joining = self._num_joining
+        other._num_joining, other._step = self._num_joining, self._step
         other._rows, other._ending = self._rows.copy(), self._ending.copy()
         other._number, other._tokens, other._seconds = self._number, self._tokens, self._seconds
         other._is_open = self._is_open
@@ -198,13 +204,8 @@ class QueueRun:
         arriving: seconds of prompts that come in a second. Those that come until its step begins are computed in that step.
         """
         room = max(self._budget - self._tokens, 0.0)
-        more = min(arriving * self.until_open, room * self.rates.token)
-        return self._begin + self.rates.seconds(self._num_streams) + self._seconds + more
-
-    @property
-    def until_open(self) -> float:
-        """Return the seconds until the open step begins."""
-        return max(self._begin, 0.0)
+        more = min(arriving * max(self._begin, 0.0), room * self.rates.token)
+        return self._begin + self._step + self._seconds + more
 
     def _spill(self, prompt: float, seconds: float, row_free: int) -> tuple[float, float]:
         """Fill steps with a prompt for which the open one has no row, or too few tokens.
@@ -215,8 +216,10 @@ class QueueRun:
         if row_free > self._number:
             self.close()
             if row_free > self._number:
-                self._begin += (row_free - self._number) * self.rates.seconds(self._num_streams)
-                self._advance(row_free)
+                self._begin += (row_free - self._number) * self._step
+                if self._varies:
+                    self._advance(row_free)
+                self._number = row_free
             if prompt <= self._budget:
                 return seconds, prompt
         each = seconds / max(prompt, 1.0)
@@ -234,8 +237,8 @@ class QueueRun:
         for each in range(self._number + 1, number + 1):
             self._num_streams = max(self._num_streams - self._ending.pop(each, 0), 0)
         self._number = number
-        if self._varies:
-            self._budget = self._room()
+        self._budget = self._room()
+        self._step = self.rates.seconds(self._num_streams)
 
     def _room(self) -> float:
         """Return the prompt tokens of the next step. Prompts without a free row do not make it larger."""

@@ -42,33 +42,20 @@ class Width:
             return GUESS
         return _quantile(ratios, self._low), _quantile(ratios, 1.0 - self._high)
 
-    def miss(self) -> None:
-        """Learn that an outcome will lie above its interval."""
-        self._high = _moved(self._high, missed=True)
-
-    def observe(
-        self,
-        ratio: float,
-        factors: tuple[float, float],
-        *,
-        below: bool = False,
-        above: bool = False,
-        is_known: bool = False,
-    ) -> None:
-        """Learn the ratio of an outcome whose interval had these factors.
-
-        below, above: whether it lay on that side of it. is_known: whether `miss` was told of it.
-        """
+    def observe(self, ratio: float, factors: tuple[float, float]) -> bool:
+        """Learn the ratio of an outcome whose interval had these factors. Returns whether it lay within."""
+        low, high = factors
+        within = low <= ratio <= high
         self.num_seen += 1
-        self.num_within += not (below or above)
+        self.num_within += within
         if factors != GUESS:
-            self._low = _moved(self._low, missed=below)
-            if not is_known:
-                self._high = _moved(self._high, missed=above)
+            self._low = _moved(self._low, missed=ratio < low)
+            self._high = _moved(self._high, missed=ratio > high)
         self._recent.append(ratio)
         insort(self._sorted, ratio)
         if len(self._recent) > RECENT:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        return within
 
 
 class Lengths:
@@ -122,9 +109,9 @@ def _quantile(ratios: list[float], level: float) -> float:
     """Return the quantile, and beyond the outermost ratios a little more than these."""
     place = level * (len(ratios) + 1) - 1
     if place < 0:
-        return ratios[0] - 0.1 * abs(ratios[0])
+        return ratios[0] * 0.9
     if place > len(ratios) - 1:
-        return ratios[-1] + 0.1 * abs(ratios[-1])
+        return ratios[-1] * 1.1
     index = int(place)
     below = ratios[index]
     above = ratios[min(index + 1, len(ratios) - 1)]
