@@ -337,9 +337,11 @@ class Forecast:
         return run
 
     def _head(self) -> _Live | None:
-        """Return the first request that waits, if the step that ended last could compute a part of it."""
+        """Return the first request that waits, if the step that ended last may have computed a part of it."""
+        budget, mixed = budgets(self._config)
         head = next(iter(self._waiting.values()), None)
-        return head if head is not None and head.entered <= self._step_began else None
+        # Where all steps take whole prompts, hardly any is computed in part.
+        return head if mixed < budget and head is not None and head.entered <= self._step_began else None
 
     def _num_rows(self, running: Sequence[_Live], jobs: Sequence[Job]) -> int:
         """Return how many answers fit at once: the limit of sequences, and that of the KV cache."""
