@@ -74,9 +74,9 @@ def compare(
         pages = read([pair.served for pair in some] + [pair.own for pair in some])
         for pair, served, own in zip(some, pages[: len(some)], pages[len(some) :], strict=True):
             ranges = [(0, len(served))] if used is None else used(pair.group, pair.part)
-            sides = [np.concatenate([page[begin:end] for begin, end in ranges]) for page in (served, own)]
-            if not np.array_equal(*sides):
-                return Difference("cached", sides[0].tobytes(), sides[1].tobytes())
+            left, right = (np.concatenate([page[begin:end] for begin, end in ranges]) for page in (served, own))
+            if not np.array_equal(left, right):
+                return Difference("cached", left.tobytes(), right.tobytes())
     return None
 
 
