@@ -250,9 +250,10 @@ test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the toke
 test-vllm-examples: $(TEST_STAMP)  ## vLLM's own offline examples with the import changed: make test-vllm-examples EXAMPLES=folder
 	$(PYTHON) -m tests.compat.examples $(EXAMPLES)
 
-test-know: $(TEST_STAMP)  ## receipts, records and comparisons of 1,000 requests; 2,000 quotes at three loads; batches whose servers are killed; planted faults of plugins
+test-know: $(TEST_STAMP)  ## receipts, records and comparisons of 1,000 requests; 2,000 quotes at three loads; 100,000 audited rows; batches whose servers are killed; planted faults of plugins and of steps
 	$(PYTHON) -m tests.receipts.bars
 	$(PYTHON) -m pytest -m slow tests/batch tests/audit tests/quote tests/doctor
+	$(PYTHON) -m tests.audit.bars
 	$(PYTHON) -m tests.quote.bars
 
 test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chromium), with pictures in page-pictures/

@@ -134,6 +134,8 @@ def uploads() -> list[Row]:
     for name, more in changed.items():
         data = json.dumps({**body, **more}).encode()
         rows.append(_allowing(Row(f"a batch with {name}", BATCHES, data), 400, 404))
+    huge = b'["' + b"x" * (24 << 20) + b'"]'
+    rows.append(_allowing(Row("a batch of 24 MB", BATCHES, huge, seconds=SLOW_S, large=True), 413, CLOSED))
     return rows
 
 

@@ -9,58 +9,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from core import LLM, SamplingParams
 from core.api.errors import EngineDeadError, UserError
 from core.api.stats import SchedulerStats
-from core.engine.core import EngineCore
 from core_config.audit import audit_settings
 from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS, audits
-from core_observers.engine.audit.executor import AuditedExecutor
-from core_observers.engine.audit.observer import MOST_MISMATCHES, Audit
+from core_observers.engine.audit.observer import MOST_MISMATCHES
 from core_observers.own_directory import own_directory
 from tests.apis.conftest import run_server
 from tests.apis.fake_engine import set_state
+from tests.audit.audited import Audited, auditing, hit
 from tests.audit.faulty import FAULTS, Faulty
 
 MODELS = ("tiny_llama", "tiny_lfm2", "tiny_gemma3")
 """Full attention, states, sliding windows."""
 
 
-class Audited:
-    """An engine of which every step is audited. hour: steps of its clock, so that mismatches of several tests do not add up."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
-        self.core: EngineCore = llm.llm_engine._live_client().core  # type: ignore[union-attr]
-        self.audit = next(each for each in self.core.observers if isinstance(each, Audit))
-        self.executor: AuditedExecutor = self.audit._executor
-        self.hour = 0.0
-        self.audit._clock = self.clock
-
-    def clock(self) -> float:
-        self.hour += 3601.0
-        return self.hour
-
-    def counts(self) -> dict[str, int]:
-        return dict(self.core.stats().audits)
-
-    def run(self, seed: int, **params: Any) -> list[list[int]]:
-        prompts = [[(7 * seed + 3 * row + place) % 90 + 5 for place in range(20 + 17 * row)] for row in range(3)]
-        given = {"max_tokens": 8, "temperature": 0.8, "seed": seed, "ignore_eos": True} | params
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": prompt} for prompt in prompts], SamplingParams(**given), use_tqdm=False
-        )
-        self.core.scheduler.check_integrity()
-        return [list(output.outputs[0].token_ids) for output in outputs]
-
-
 @pytest.fixture(scope="module", params=MODELS)
 def audited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
     path: Path = request.getfixturevalue(request.param)
-    folder = tmp_path_factory.mktemp("audit") / "dump"
-    settings = {"audit_share": 1.0, "audit_budget": 100.0, "audit_dump": str(folder), "enable_prefix_caching": False}
-    with LLM(str(path), dtype="float32", max_model_len=256, max_num_seqs=4, **settings) as llm:
-        yield Audited(llm)
+    with auditing(path, audit_dump=str(tmp_path_factory.mktemp("audit") / "dump")) as engine:
+        yield engine
 
 
 def test_clean_rows_raise_no_alarm(audited: Audited) -> None:
@@ -73,54 +41,9 @@ def test_clean_rows_raise_no_alarm(audited: Audited) -> None:
     assert after[CLEAN] - before.get(CLEAN, 0) >= 20
 
 
-def hit(audited: Audited, fault: str, seed: int) -> bool:
-    """Plant a fault in one step of a run. Returns whether the audit found it, and nothing else."""
-    clean = audited.run(seed, max_tokens=6)
-    inner = audited.executor._executor
-    faulty = Faulty(inner, FAULTS[fault], audited.core.scheduler.kv.block_size)
-    audited.executor._executor = faulty
-    before = audited.counts()
-    chosen: list[float] = []
-
-    def chance() -> float:
-        # Armed for one step alone: the third, fourth, ... of the run, all of whose rows decode.
-        chosen.append(0.0)
-        steps = len(chosen) // 2
-        faulty.armed = faulty.num_hits == 0 and steps >= 3 + seed % 3
-        return seed % 3 / 3
-
-    real, audited.audit._chance = audited.audit._chance, chance
-    try:
-        served = audited.run(seed, max_tokens=6)
-    finally:
-        audited.executor._executor, audited.audit._chance = inner, real
-    found = {kind: count - before.get(kind, 0) for kind, count in audited.counts().items()}
-    for clean_kind in (CLEAN, CLEAN_ANSWERS):
-        found.pop(clean_kind, None)
-    assert served == clean
-    return faulty.num_hits == 1 and sum(found.values()) == 1
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_and_reaches_no_client(audited: Audited, fault: str) -> None:
     assert hit(audited, fault, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_twenty_planted_faults_of_each_class_are_found(audited: Audited, fault: str) -> None:
-    assert all(hit(audited, fault, seed) for seed in range(20))
-
-
-@pytest.mark.slow
-def test_ten_thousand_clean_rows_raise_no_alarm(audited: Audited) -> None:
-    before = audited.counts()
-    seed = 0
-    while audited.counts().get(CLEAN, 0) - before.get(CLEAN, 0) < 10_000:
-        seed += 1
-        audited.run(seed, max_tokens=24, temperature=seed % 3 / 2, repetition_penalty=1.0 + seed % 2 / 4)
-    after = audited.counts()
-    assert after | {CLEAN: 0} == before | {CLEAN: 0}
 
 
 @pytest.fixture

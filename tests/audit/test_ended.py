@@ -2,80 +2,20 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from core import LLM, SamplingParams
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
-from core.engine.core import EngineCore
 from core.scheduler.sequence import SequenceState
 from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS
 from core_observers.engine.audit.ended import REQUEST_ID
-from core_observers.engine.audit.observer import MOST_MISMATCHES, Audit
+from core_observers.engine.audit.observer import MOST_MISMATCHES
 from tests.audit.faulty import Faulty, after, flipped
+from tests.audit.repeating import SETTINGS, Engine
 
 MODELS = ("tiny_llama", "tiny_lfm2", "tiny_gemma3")
-SETTINGS: dict[str, Any] = {
-    "dtype": "float32",
-    "max_model_len": 256,
-    "max_num_seqs": 4,
-    "audit_budget": 100.0,
-    "enable_sleep_mode": True,
-}
-
-
-class Engine:
-    """An engine that computes every ended answer again, and no row. hour: of its clock, so that no three mismatches add up."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
-        self.core: EngineCore = llm.llm_engine._live_client().core  # type: ignore[union-attr]
-        self.audit = next(each for each in self.core.observers if isinstance(each, Audit))
-        self.hour = 0.0
-        self.audit._clock = self.clock
-        self.audit._row = lambda *_: None  # type: ignore[method-assign, assignment]
-
-    def clock(self) -> float:
-        self.hour += 3601.0
-        return self.hour
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return dict(self.core.stats().audits)
-
-    def run(self, seed: int, count: int = 2, **params: Any) -> list[list[int]]:
-        prompts = [[(7 * seed + 3 * row + place) % 90 + 5 for place in range(40 + 17 * row)] for row in range(count)]
-        given = {"max_tokens": 20, "temperature": 0.8, "seed": seed, "ignore_eos": True} | params
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": prompt} for prompt in prompts], SamplingParams(**given), use_tqdm=False
-        )
-        return [list(output.outputs[0].token_ids) for output in outputs]
-
-    def run_alone(self, seed: int) -> None:
-        """Compute a request to its end, and nothing after it: its answer is then about to be computed again."""
-        ids = [(5 * place + seed) % 90 + 5 for place in range(40)]
-        params = SamplingParams(max_tokens=6, ignore_eos=True)
-        self.core.add([EngineRequest("alone", 0, ids, params, seed=seed)])
-        while not any(output.finish_reason for output in self.core.step().outputs):
-            pass
-        assert [answer.request.request_id for answer in self.waiting()] == ["alone"]
-
-    def settle(self) -> None:
-        """Compute whatever is still computed again."""
-        while self.core.has_work():
-            self.core.step()
-        self.core.scheduler.check_integrity()
-
-    def waiting(self) -> list[SequenceState]:
-        """The answers that are, or will be, computed again."""
-        ended = self.audit._ended
-        return [*([] if ended._answer is None else [ended._answer]), *ended._waiting]
-
-    def new(self, before: dict[str, int]) -> dict[str, int]:
-        found = {kind: count - before.get(kind, 0) for kind, count in self.counts.items()}
-        return {kind: count for kind, count in found.items() if count}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -87,9 +27,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def flip_cached(engine: Engine, answer: SequenceState) -> None:
     """Change a bit of the first cached block of an answer."""
-    block = next(filter(None, engine.core.scheduler.kv.lookup_now(answer).block_ids[0]))
-    faulty = Faulty(engine.core.executor, after(lambda page: page), engine.core.scheduler.kv.block_size)
-    faulty.change(block, flipped(0.3, 5))
+    engine.flip(next(filter(None, engine.core.scheduler.kv.lookup_now(answer).block_ids[0])))
 
 
 def test_clean_answers_raise_no_alarm_and_leave_nothing_in_the_cache(engine: Engine) -> None:
@@ -132,8 +70,7 @@ def test_damage_while_an_answer_is_generated_is_found(engine: Engine) -> None:
         engine.core.step()
     [sequence] = engine.core.scheduler._state.running.sequences
     block = next(filter(None, sequence.block_ids[0]))
-    faulty = Faulty(engine.core.executor, after(lambda page: page), engine.core.scheduler.kv.block_size)
-    faulty.change(block, flipped(0.3, 5))
+    engine.flip(block)
     engine.settle()
     found = engine.new(before)
     assert found in ({"cached": 1}, {"answer": 1})

@@ -11,6 +11,7 @@ from msgspec.json import encode
 
 from core import LLM, SamplingParams
 from core.commands.main import main
+from core_commands.cli.verify import VerifyOptions, _question, _verdict
 from core_commands.client.endpoint import whole
 from tests.receipts import checking
 from tests.receipts.test_receipt_parts import RECEIPT
@@ -26,9 +27,32 @@ SEEDED = {
 TEXT = {"prompt": "fox", "max_tokens": 12, "temperature": 0.9, "seed": 3, "ignore_eos": True}
 
 
+async def in_session(engine, folder):
+    """Ask twice in a session; return what `core verify` says of both answers, and of one after bytes that are no text."""
+    first = {"role": "user", "content": "the fox"}
+    verdicts = []
+    for name, more in (
+        ("good", {"structured_outputs": {"regex": "[a-z]{8}"}}),
+        ("odd", {"seed": 5, "temperature": 1.3}),
+    ):
+        messages = [first]
+        for turn in ({**more, "max_tokens": 24}, {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True}):
+            body = {"messages": messages, "session": name, **turn}
+            answer = await checking.ask(engine, checking.CHAT, body)
+            for file, content in (("body", body), ("answer", answer)):
+                (folder / file).write_bytes(encode(content))
+            question = _question(str(folder / "answer"), VerifyOptions(request=str(folder / "body")))
+            assert "session" not in question.body
+            verdicts.append(await _verdict(engine, question))
+            said = answer["choices"][0]["message"]["content"]
+            messages = [*messages, {"role": "assistant", "content": said}, first]
+    return verdicts
+
+
 @pytest.fixture(scope="module")
-def found(tiny_llama):
+def found(tiny_llama, tmp_path_factory):
     """Everything that one engine says; each test looks at a part of it."""
+    folder = tmp_path_factory.mktemp("session")
     results: dict[str, Any] = {}
     with LLM(model=str(tiny_llama), max_model_len=512) as llm:
         params = SamplingParams(**{name: value for name, value in TEXT.items() if name != "prompt"})
@@ -59,6 +83,7 @@ def found(tiny_llama):
         results["other prompt"] = await checking.verdict(
             engine, checking.CHAT, body | {"messages": [{"role": "user", "content": "the fax"}]}, [(receipt, opening)]
         )
+        results["session"] = await in_session(engine, folder)
         own = offline.receipt
         kept = await checking.verdict(engine, checking.TEXT, TEXT, [(own.receipt, own.opening)])
         results["llm"] = plain.receipt, own.receipt.weights.kind, kept.code
@@ -139,6 +164,13 @@ def test_the_first_token_that_differs_is_named_with_its_margin(found):
     )
 
 
+def test_answers_in_a_session_are_verified_where_its_texts_have_the_tokens_that_it_kept(found):
+    good, better, odd, odder = found["session"]
+    assert [one.code for one in (good, better, odd)] == [0, 0, 0], found["session"]
+    assert odder.code == 2
+    assert odder.sentence.startswith("session: the server went on with tokens that it kept, and not with those of the")
+
+
 def test_llm_gives_receipts_that_verify(found):
     assert found["llm"] == (None, "whole", 0)
 
@@ -150,7 +182,7 @@ MISTAKES = {
     "no receipt": (["verify", "{body}", "--request", "{body}"], "there is no receipt in it"),
     "no opening": (["verify", "{answer}", "--request", "{body}"], "--opening KEY is missing"),
     "bad opening": (["verify", "{answer}", "--request", "{body}", "--opening", "xyz"], "64 hex digits"),
-    "kept elsewhere": (["verify", "{answer}", "--request", "{kept}", "--opening", "ab" * 32], "session: "),
+    "kept elsewhere": (["verify", "{answer}", "--request", "{kept}", "--opening", "ab" * 32], "previous_response_id: "),
     "own drafts": (
         ["verify", "{answer}", "--request", "{body}", "--opening", "ab" * 32, "--speculative-config.method", "ngram"],
         "brings its own",
@@ -163,7 +195,7 @@ def test_mistakes_are_sentences_and_exit_with_2(name, tmp_path, capfd):
     files = {part: tmp_path / part for part in ("answer", "body", "kept")}
     files["answer"].write_bytes(encode({"receipt": RECEIPT}))
     files["body"].write_text('{"prompt": "a"}')
-    files["kept"].write_text('{"prompt": "a", "session": "x"}')
+    files["kept"].write_text('{"input": "a", "previous_response_id": "x"}')
     words, sentence = MISTAKES[name]
     assert main([word.format(folder=tmp_path, **files) for word in words]) == 2
     assert sentence in capfd.readouterr().err

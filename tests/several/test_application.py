@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from contextlib import asynccontextmanager
 
@@ -11,12 +12,14 @@ import httpx
 import pytest
 
 from core_commands.client.endpoint import EndpointError
+from core_commands.several import naming
 from core_commands.several.application import create_app
 from core_commands.several.entries import ModelEntry
 from core_commands.several.keeper import Keeper
 from core_commands.several.naming import seconds_of
 from core_commands.several.turns import Seat, Turns
 from core_config.served.server_config import ServerConfig
+from core_formats.server_limits import ServerLimits
 from tests.several.fakes import FakeChild
 
 MB = 1 << 20
@@ -24,9 +27,14 @@ TURN = 0.05
 
 
 @asynccontextmanager
-async def models(*names, budget=1000, server=None, most_waiting=8, raises=False, **settings):
-    """Three parts of the server: its client, its children and its keeper. settings: of all seats."""
-    entries = [ModelEntry((name, f"{name}-too"), {"model": name}, 600 * MB, 0, 512) for name in names]
+async def models(*names, budget=1000, server=None, most_waiting=8, raises=False, adapters=None, **settings):
+    """Yield three parts of the server: its client, its children and its keeper. adapters: by model. settings: of all seats."""
+    entries = [
+        ModelEntry(
+            (name, f"{name}-too"), {"model": name}, 600 * MB, 0, 512, adapters=tuple((adapters or {}).get(name, ()))
+        )
+        for name in names
+    ]
     seats = [Seat(name, 600 * MB, **settings) for name in names]
     children = {name: FakeChild(name) for name in names}
     keeper = Keeper(Turns(seats, budget * MB, TURN, time.monotonic), children, most_waiting)
@@ -70,6 +78,81 @@ def test_a_request_comes_to_the_model_that_it_names():
             assert children["org/b"].seen[2][1] == "/v1/embeddings"
             assert answers[0].headers["x-own"] == "kept"
             assert "connection" not in answers[0].headers
+
+    run(scenario())
+
+
+def test_an_adapter_is_asked_for_by_its_name():
+    async def scenario():
+        given = {"a": ["sql", "both", "b"], "b": ["fr", "both"]}
+        async with models("a", "b", adapters=given) as (client, children, _):
+            chat = "/v1/chat/completions"
+            answers = [await client.post(chat, json={"model": name}) for name in ("sql", "fr", "b")]
+            assert [answer.json()["by"] for answer in answers] == ["a", "b", "b"], "a model's own name comes first"
+            assert json.loads(children["a"].seen[0][2]) == {"model": "sql"}
+            refused = await client.post(chat, json={"model": "both"})
+            assert refused.status_code == 400
+            assert message(refused) == (
+                "'both' is an adapter of 'a' and 'b'; ask for it by the path of one of them: /models/a/v1/..."
+            )
+            assert (await client.post("/models/b/v1/chat/completions", json={"model": "both"})).json() == {"by": "b"}
+            listed = {each["id"]: each for each in (await client.get("/v1/models")).json()["data"]}
+            assert (listed["sql"]["parent"], listed["sql"]["root"]) == ("a", "a")
+            assert listed["a"]["parent"] is None and "both" not in listed
+            assert (await client.get("/v1/models/fr")).json()["parent"] == "b"
+            assert (await client.post("/models/sql/unload")).json()["state"] == "asleep"
+
+    run(scenario())
+
+
+def test_long_bodies_are_searched_aside_and_come_whole(monkeypatch):
+    """A sound of a megabyte in a form, and a chat with a picture as long: neither is parsed on the event loop."""
+
+    async def scenario():
+        loop_thread = threading.get_ident()
+        threads = []
+        search = naming._read
+
+        def noted(*given):
+            threads.append(threading.get_ident())
+            return search(*given)
+
+        monkeypatch.setattr(naming, "_read", noted)
+        async with models("a", "b") as (client, children, _):
+            sound = bytes(range(256)) * 4096
+            answer = await client.post(
+                "/v1/audio/transcriptions", data={"model": "b"}, files={"file": ("f.wav", sound)}
+            )
+            assert answer.json() == {"by": "b"} and sound in children["b"].seen[0][2]
+            url = "data:image/png;base64," + "A" * (1 << 20)
+            body = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
+            await client.post("/v1/chat/completions", json={**body, "keep_alive": 60, "model": "a"})
+            assert json.loads(children["a"].seen[0][2]) == {**body, "model": "a"}
+            await client.post("/v1/completions", json={"model": "a"})
+        assert [thread == loop_thread for thread in threads] == [False, False, True]
+
+    run(scenario())
+
+
+def test_bodies_count_until_they_are_sent_on():
+    """Requests that wait for their model hold memory; beyond the room of all bodies they are refused."""
+
+    async def scenario():
+        limits = ServerLimits(max_body_size=100_000)
+        async with models("a", "b", server=ServerConfig(limits=limits)) as (client, children, _):
+            never = asyncio.Event()
+            children["a"].parts = [never]
+            running = asyncio.ensure_future(client.post("/v1/completions", json={"model": "a"}))
+            while not children["a"].seen:
+                await asyncio.sleep(0.001)
+            long = {"model": "b", "prompt": "x" * 90_000}
+            waiting = [asyncio.ensure_future(client.post("/v1/completions", json=long)) for _ in range(4)]
+            await asyncio.sleep(0.05)
+            answer = await client.post("/v1/completions", json=long)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "server_busy")
+            never.set()
+            assert {one.status_code for one in await asyncio.gather(running, *waiting)} == {200}
+            assert (await client.post("/v1/completions", json=long)).status_code == 200
 
     run(scenario())
 

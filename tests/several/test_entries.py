@@ -4,7 +4,7 @@ import pytest
 
 from core.api.errors import ConfigError
 from core_apis.server.stop_signals import StopSignals
-from core_commands.several.entries import ModelEntry, read_entries
+from core_commands.several.entries import NOT_HERE, ModelEntry, read_entries
 from core_commands.several.launch import budget_problems, serve_several
 from core_commands.several.words import is_several
 from core_config.arguments.parser import Parser
@@ -49,6 +49,43 @@ def test_models_of_a_command_line_and_of_a_file(tiny_llama, tiny_gemma3, tmp_pat
     assert all(MB // 2 < entry.awake_bytes < 100 * MB for entry in entries)
 
 
+def test_adapters_in_the_arguments_of_a_model_are_names_of_it(tiny_llama, tiny_gemma3, tmp_path):
+    file = tmp_path / "models.yaml"
+    for name in ("sql", "fr"):
+        (tmp_path / name).mkdir()
+    adapters = f"[{{name: sql, path: {tmp_path}/sql}}, 'fr={tmp_path}/fr']"
+    file.write_text(
+        f"- model: {tiny_llama}\n  served_model_name: l\n  enable_lora: true\n  lora_modules: {adapters}\n"
+        f"- model: {tiny_gemma3}\n  served_model_name: g\n"
+    )
+    entries, problems = read("--models", str(file), "--kv-cache-memory-bytes", "1MiB")
+    assert problems == []
+    assert [(entry.names, entry.adapters) for entry in entries] == [(("l",), ("sql", "fr")), (("g",), ())]
+
+
+OF_SEVERAL_PROCESSES = {
+    "headless": True,
+    "data_parallel_address": "127.0.0.1",
+    "data_parallel_multi_port_external_lb": True,
+    "data_parallel_rank": 1,
+    "nnodes": 2,
+    "node_rank": 1,
+    "api_server_count": 2,
+    "receipt_key": "/key",
+}
+
+
+@pytest.mark.parametrize("name", NOT_HERE)
+def test_servers_that_are_several_processes_already_are_refused_by_name(name, tiny_llama, tmp_path):
+    file = tmp_path / "models.yaml"
+    value = str(OF_SEVERAL_PROCESSES[name]).lower()
+    file.write_text(f"- model: {tiny_llama}\n  {name}: {value}\n")
+    entries, problems = read("--models", str(file), "--kv-cache-memory-bytes", "1MiB")
+    flag = f"--{name.replace('_', '-')}"
+    said = f"{flag}: not with several models behind one address; serve that model by a command of its own."
+    assert entries == [] and said in problems
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -75,9 +112,17 @@ def test_files_that_are_refused(text, said, tiny_llama, tmp_path):
     assert entries == [] or "two models" in said
 
 
-def test_what_two_models_cannot_share(tiny_llama, tiny_gemma3):
-    _, problems = read(str(tiny_llama), str(tiny_gemma3), "--request-journal", "/tmp/j")
-    assert problems == ["--request-journal: two models cannot share it; give each its own in a file: --models FILE."]
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--request-journal", "/tmp/j"], "--request-journal"),
+        (["--kv-connectors-config.tcp.listen", "127.0.0.1:1"], "--kv-connectors-config.tcp.listen"),
+        (["--kv-transfer-config", '{"kv_connector": "tcp", "kv_role": "kv_producer"}'], "--kv-transfer-config"),
+    ],
+)
+def test_what_two_models_cannot_share(words, flag, tiny_llama, tiny_gemma3):
+    _, problems = read(str(tiny_llama), str(tiny_gemma3), *words)
+    assert problems == [f"{flag}: two models cannot share it; give each its own in a file: --models FILE."]
 
 
 def test_a_budget_that_is_too_small_is_said_before_anything_starts():

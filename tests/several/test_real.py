@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
 import contextlib
+import json
 import os
 import re
 import signal
@@ -17,7 +19,10 @@ import psutil
 import pytest
 
 from core import LLM, SamplingParams
+from core_frontend.library.lora_request import LoRARequest
+from tests.adapters.drawn import shapes_of, write_adapter
 from tests.apis.serving_processes import ROOT
+from tests.media.checkpoints import file_of, picture, save_llava
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +107,55 @@ def test_two_models_that_do_not_fit_together(tiny_llama, tiny_gemma3, tmp_path):
         os.kill(process.pid, signal.SIGTERM)
         process.wait(60)
         assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in lasting)
+
+
+def test_adapters_and_pictures_of_models_that_take_turns(tiny_llama, tmp_path):
+    """A model with an adapter and one that sees: each answer is that of the model alone, receipts included."""
+    sql = write_adapter(tmp_path / "sql", shapes_of(str(tiny_llama)), 4, 1)
+    llava = save_llava(tmp_path / "llava")
+    file = tmp_path / "models.yaml"
+    rows = [
+        {
+            "model": str(tiny_llama),
+            "served_model_name": "l",
+            "enable_lora": True,
+            "lora_modules": [{"name": "sql", "path": str(sql)}],
+        },
+        {"model": str(llava), "served_model_name": "v", "max_model_len": 256, "max_num_batched_tokens": 256},
+    ]
+    file.write_text(json.dumps(rows))
+    given = {"temperature": 0.8, "max_tokens": 8, "seed": 4, "ignore_eos": True}
+    text = {**given, "prompt": PROMPT, "return_token_ids": True, "receipt": True}
+
+    def shown(seed):
+        url = "data:image/png;base64," + base64.b64encode(file_of(picture(seed))).decode()
+        parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": url}}]
+        return {**given, "model": "v", "messages": [{"role": "user", "content": parts}], "return_token_ids": True}
+
+    # Room for the one that sees, most of which are rows of pictures, and not for the other one beside it.
+    budget = ("--model-budget", "1075MiB", "--model-turn", "0.1")
+    with serving(tmp_path, "--models", str(file), "--receipts", "ask", *WORDS, *budget) as (_, url):
+
+        def asked(body):
+            path = "chat/completions" if "messages" in body else "completions"
+            answer = httpx.post(f"{url}/v1/{path}", json=body, timeout=120)
+            assert answer.status_code == 200, answer.text
+            found = answer.json()
+            adapter = found["receipt"]["receipt"]["adapter"] if "receipt" in body else ""
+            return tuple(found["choices"][0]["token_ids"]), adapter != ""
+
+        bodies = [{**text, "model": "l"}, {**text, "model": "sql"}, shown(1), shown(2)]
+        alone = [asked(body) for body in bodies]
+        assert [uses for _, uses in alone] == [False, True, False, False]
+        assert len({tokens for tokens, _ in alone}) == 4
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(asked, bodies * 5)) == alone * 5
+        assert states(url)["sql"] == states(url)["l"]
+    with LLM(str(tiny_llama), seed=0, enable_lora=True, platform_config={"threads": 1}, **SIZES) as llm:
+        wanted = SamplingParams(max_tokens=8, temperature=0.8, seed=4, ignore_eos=True)
+        adapter = LoRARequest("sql", lora_path=str(sql))
+        [output] = llm.generate([{"prompt_token_ids": PROMPT}], wanted, use_tqdm=False, lora_request=adapter)
+    assert tuple(output.outputs[0].token_ids) == alone[1][0]
 
 
 @pytest.mark.slow

@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 import msgspec
 from starlette.types import ASGIApp
 
-from core.api.errors import ConfigError, EngineDeadError, UserError
+from core.api.errors import UNREADABLE, ConfigError, EngineDeadError, UserError
 from core_apis.batches.batch_file import BatchFile, Place, look_through, open_input
 from core_apis.batches.calls import OwnAnswer, answer_to
 from core_apis.batches.line import Line
@@ -38,13 +38,16 @@ BUSY = (429, 503)
 LONGEST_WAIT_S = 60.0
 ENDED_EARLY = str(ended_early())
 LONG_LINE = 64 * 1024
-"""Size in bytes from which a line is read outside the event loop."""
+"""Size in bytes from which a line or an answer, such as one with many vectors, is read outside the event loop."""
 END_TIMES = {
     "completed": "completed_at",
     "failed": "failed_at",
     "expired": "expired_at",
     "cancelled": "cancelled_at",
 }
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class _Error(msgspec.Struct):
@@ -216,11 +219,7 @@ class BatchRun:
                 place = next(waiting, None)
                 if place is None:
                     return
-                line = (
-                    lines.read(file, place)
-                    if place.size < LONG_LINE
-                    else await asyncio.to_thread(lines.read, file, place)
-                )
+                line = await _aside(place.size, lines.read, file, place)
                 result = BatchResult(f"batch_req_{place.digest.hex()}", line.custom_id, None, None)
                 await self._answer(line, place, result)
             async with adding:
@@ -229,20 +228,19 @@ class BatchRun:
 
     async def _answer(self, line: Line, place: Place, result: BatchResult) -> None:
         """Fill in the answer to one line. A busy server, and one that cut the answer short, is asked again."""
-        body = _of_batch_class(line.body, self.batch.expires_at)
+        body = await _aside(place.size, _of_batch_class, line.body, self.batch.expires_at)
         while True:
             answer = await answer_to(self.around.app, line.url, body, self._key)
-            head = _head(answer)
+            head = await _aside(len(answer.body), _head, answer)
             if head.error is not None and head.error.code == "engine_dead":
                 raise EngineDeadError(head.error.message or "")
             if answer.status not in BUSY and not head.is_cut:
                 break
             await asyncio.sleep(_wait_s(answer))
         try:
-            data = msgspec.json.format(bytes(answer.body), indent=-1) if b"\n" in answer.body else bytes(answer.body)
-            msgspec.json.decode(data)  # else the line of results would be no JSON
+            data = await _aside(len(answer.body), _in_one_line, answer)
             result.response = BatchResponse(answer.status, head.id, msgspec.Raw(data))
-        except msgspec.DecodeError:
+        except UNREADABLE:
             text = f"The server answered with status {answer.status} and no JSON."
             result.error = BatchError("no_answer", text, place.number)
 
@@ -324,11 +322,27 @@ def _of_batch_class(body: msgspec.Raw, expires_at: int) -> bytes:
     return msgspec.json.encode(fields)
 
 
+async def _aside(num_bytes: int, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Do work on so many bytes, outside the event loop if they are many."""
+    if num_bytes < LONG_LINE:
+        return work(*arguments, **options)
+    return await asyncio.to_thread(work, *arguments, **options)
+
+
+def _in_one_line(answer: OwnAnswer) -> bytes:
+    """Return an answer as it stands in a line of results. Raises one of `UNREADABLE` for an answer that is no JSON."""
+    data = msgspec.json.format(bytes(answer.body), indent=-1) if b"\n" in answer.body else bytes(answer.body)
+    # Else the line of results would be no JSON. As `Raw`, since objects take ten times as long, and no other thread runs.
+    msgspec.json.decode(data, type=msgspec.Raw)
+    data.decode()
+    return data
+
+
 def _head(answer: OwnAnswer) -> _Head:
     """Return what matters of an answer; nothing of one that has another form."""
     try:
         return msgspec.json.decode(answer.body, type=_Head)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _Head()
 
 

@@ -11,7 +11,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.errors import UNREADABLE, RequestError
-from core_apis.body import json_response, read_body
+from core_apis.body import SHORT_BODY, json_response, read_body
 from core_apis.context import context_of
 from core_apis.protocol.operation import AbortAnswer, AbortRequest
 
@@ -26,10 +26,10 @@ async def abort_requests(request: Request) -> Response:
     `request_ids` names them by the ids of their answers, or by the ids that their clients chose. Without any, all end.
     """
     context = context_of(request)
-    with context.bodies.body() as body:
+    with context.bodies.body(SHORT_BODY) as body:
         data = b"".join(await read_body(request, body))
         try:
-            wanted = msgspec.json.decode(data or b"{}", type=AbortRequest).request_ids
+            wanted = frozenset(msgspec.json.decode(data or b"{}", type=AbortRequest).request_ids)
         except UNREADABLE as error:
             raise RequestError(f"The body is not understood: {error}.", param="body") from None
     engine = context.engine

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from core.api.errors import RequestError, nearest
 from core_apis.batches.line import SERVED
 from core_apis.batches.store import new_id, pages
-from core_apis.body import json_response, read_body
+from core_apis.body import SHORT_BODY, json_response, read_body
 from core_apis.context import batches_of, context_of
 from core_apis.durable.resuming import number_of
 from core_apis.protocol.batches import BatchList, BatchObject, CreateBatch
@@ -35,7 +35,7 @@ async def create_batch(request: Request) -> Response:
     """Begin a batch. It is validated afterwards: one whose file has a problem ends as `failed`, with the problems."""
     context = context_of(request)
     context.drain.check()
-    with context.bodies.body() as body:
+    with context.bodies.body(SHORT_BODY) as body:
         data = b"".join(await read_body(request, body))
     wanted = decode_body(msgspec.json.Decoder(CreateBatch), data)
     if wanted.endpoint not in SERVED:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from core_apis.body import json_response, read_body
+from core_apis.body import SHORT_BODY, json_response, read_body
 from core_apis.context import context_of, tenant_of
 from core_apis.protocol.decoding import decode_body
 from core_apis.protocol.sessions import (
@@ -105,6 +105,6 @@ def _shown(session: Session, kv: Places | None = None) -> SessionAnswer:
 
 async def _body(request: Request, form: type[T]) -> T:
     """Decode the body. Raises RequestError."""
-    with context_of(request).bodies.body() as body:
+    with context_of(request).bodies.body(SHORT_BODY) as body:
         data = b"".join(await read_body(request, body))
     return decode_body(msgspec.json.Decoder(form), data)

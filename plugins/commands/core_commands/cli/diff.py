@@ -148,14 +148,16 @@ def _compared(options: DiffOptions, parsed: "dict[str, Parsed]", records: "list[
     from core_commands.replay.comparison import Comparison, compare
     from core_commands.replay.engine import run_replay
     from core_commands.replay.servers import ask_all, started
+    from core_commands.several.entries import planned_bytes
 
-    if "left" in parsed:
-        _answer_again(parsed["left"], records)
     left = "as recorded" if options.left is None else options.left
     comparison = Comparison(left, options.right or options.url or options.right_cmd or "")
+    if "left" in parsed:
+        _answer_again(parsed["left"], records, comparison)
     if "right" in parsed:
 
         async def work(engine: "ReplayEngine") -> int:
+            comparison.planned["right"] = planned_bytes(engine.resolution)
             for record in records:
                 await compare(engine, record, comparison)
             return 0
@@ -170,15 +172,16 @@ def _compared(options: DiffOptions, parsed: "dict[str, Parsed]", records: "list[
     return comparison
 
 
-def _answer_again(parsed: "Parsed", records: "list[Recorded]") -> None:
+def _answer_again(parsed: "Parsed", records: "list[Recorded]", comparison: "Comparison") -> None:
     """Replace the recorded answers by those of the left engine."""
     from core_commands.replay.engine import run_replay
+    from core_commands.several.entries import planned_bytes
 
     async def work(engine: "ReplayEngine") -> int:
+        comparison.planned["left"] = planned_bytes(engine.resolution)
         for record in records:
-            record.answer, computed = await engine.compute(record.path, record.body, record.given(), record.seeds)
-            record.answers = [one.answers for one in computed]
-            record.prompts = [list(one.request.prompt_token_ids) for one in computed]
+            body = await engine.renamed(record.body, adapted=bool(record.adapter))
+            record.answered(*await engine.compute(record.path, body, record.given(), record.seeds))
         return 0
 
     run_replay(parsed, work)
@@ -194,6 +197,9 @@ def _write(comparison: "Comparison", options: DiffOptions) -> None:
     print(f"{comparison.num_requests} requests, {comparison.num_tokens} tokens; {len(comparison.rows)} differ.")
     for kind, name in zip(KINDS, ("a token", "a JSON value", "a tool call"), strict=True):
         print(f"  in {name}: {comparison.count(kind)}")
+    for cause, name in (("adapter", "another adapter"), ("inputs", "other pictures or embeddings")):
+        if comparison.causes[cause]:
+            print(f"  with {name} on the right side: {comparison.causes[cause]}")
     print(f"{page}: the report, worst first.")
 
 

@@ -55,13 +55,14 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be verified. receipts: one for each prompt, with its opening."""
+    """What is to be verified. receipts: one for each prompt, with its opening. in_session: whether the body named a session."""
 
     receipts: "list[tuple[Receipt, bytes]]"
     path: str
     body: dict[str, Any]
     answer: dict[str, Any] | None
     skipped: tuple[str, ...]
+    in_session: bool = False
 
 
 def verify(words: list[str]) -> int:
@@ -100,6 +101,7 @@ async def _verdict(engine: "ReplayEngine", question: Question) -> "Verdict":
     from core_commands.replay.verify import (
         EQUAL,
         OTHER,
+        UNCHECKED,
         Verdict,
         check_answer,
         check_place,
@@ -120,13 +122,18 @@ async def _verdict(engine: "ReplayEngine", question: Question) -> "Verdict":
             return verdict
     given = [] if question.answer is None else [given_tokens(question.answer, context.engine.tokenizer)]
     seeds = [_seed(receipt) for receipt, _ in question.receipts]
-    answer, computed = await engine.compute(question.path, question.body, given, seeds)
+    adapted = any(receipt.adapter for receipt, _ in question.receipts)
+    body = await engine.renamed(question.body, adapted=adapted)
+    answer, computed = await engine.compute(question.path, body, given, seeds)
     if len(computed) != len(question.receipts):
         return Verdict(
             OTHER, f"prompts: there are {len(question.receipts)} receipts, the request has {len(computed)} prompts."
         )
     for (receipt, opening), one in zip(question.receipts, computed, strict=True):
         verdict = check_tokens(receipt, one, issuer, opening)
+        if verdict is not None and question.in_session and verdict.sentence.startswith("prompt: "):
+            why = "session: the server went on with tokens that it kept, and not with those of the texts"
+            return Verdict(UNCHECKED, f"{why} ({verdict.sentence.removesuffix('.')}).")
         if verdict is not None:
             exact = await _exact(engine, receipt, one, given[0] if given else [], opening)
             return Verdict(verdict.code, f"{verdict.sentence}{exact}")
@@ -174,17 +181,18 @@ def _question(source: str, options: VerifyOptions) -> Question:
         rows.append((receipt, opening_bytes(key)))
     body = _object(options.request)
     _check_repeatable(body, [receipt for receipt, _ in rows])
-    if all(not receipt.adapter for receipt, _ in rows):
-        body.pop("model", None)
     answer = None if options.answer is None else _object(options.answer)
-    return Question(rows, options.path or path_of(body), body, answer, tuple(options.except_for or ()))
+    # The texts of earlier turns are in the body as well; the server keeps their tokens, which are mostly the same.
+    in_session = body.pop("session", None) is not None
+    return Question(rows, options.path or path_of(body), body, answer, tuple(options.except_for or ()), in_session)
 
 
 def _check_repeatable(body: Mapping[str, Any], receipts: Sequence["Receipt"]) -> None:
     """Raise UserError for a request or an answer that cannot be computed again from what is given."""
-    for name in ("session", "previous_response_id"):
-        if body.get(name) is not None:
-            raise UserError(f"{name}: the request goes on with what the server kept, which is not in its body.")
+    if body.get("previous_response_id") is not None:
+        raise UserError(
+            "previous_response_id: the request goes on with what the server kept, which is not in its body."
+        )
     for receipt in receipts:
         ended = {choice.finish_reason for choice in receipt.choices} - {"stop", "length"}
         if ended:

@@ -7,6 +7,7 @@ start an engine, or write a report. Called by: `core diff`.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,7 +20,7 @@ from core_commands.replay.computed import Computed
 from core_commands.replay.engine import SCORES, ReplayEngine
 from core_commands.replay.tokens import TokenDifference, all_differences, first_index
 from core_commands.replay.values import ValueDifference, shortened, value_differences
-from core_observers.receipts.issuer import Answers
+from core_observers.receipts.issuer import Answers, inputs_of
 
 MOST_TOKENS: Final = 32
 """Tokens that are looked for in one answer; the first ones say enough."""
@@ -27,7 +28,12 @@ MOST_TOKENS: Final = 32
 
 @dataclass
 class Recorded:
-    """One request with the left side's answers. prompts: their token ids. answer: as the API writes it; None: not known yet."""
+    """One request with the left side's answers.
+
+    prompts: their token ids. seeds: of each prompt.
+    adapter, inputs: digests of the adapter, and of pictures and embeddings in each prompt; empty: there are none.
+    answer: as the API writes it; None: not known yet.
+    """
 
     number: int
     path: str
@@ -35,6 +41,8 @@ class Recorded:
     prompts: list[list[int]]
     answers: list[Answers]
     seeds: list[int]
+    adapter: str = ""
+    inputs: list[str] = field(default_factory=list)
     answer: dict[str, Any] | None = None
 
     @classmethod
@@ -46,13 +54,24 @@ class Recorded:
         answers: list[Answers] = []
         for prompt in record.prompts:
             answers.append([(row.index, unpacked(row.token_ids), row.finish_reason) for row in prompt.choices])
-        seeds = [int(prompt.issued.receipt.sampling["seed"]) for prompt in record.prompts]
-        return cls(number, record.path, plain, prompts, answers, seeds)
+        receipts = [prompt.issued.receipt for prompt in record.prompts]
+        seeds = [int(receipt.sampling["seed"]) for receipt in receipts]
+        adapter = next((receipt.adapter for receipt in receipts if receipt.adapter), "")
+        inputs = [receipt.inputs for receipt in receipts]
+        return cls(number, record.path, plain, prompts, answers, seeds, adapter, inputs)
 
     @property
     def num_tokens(self) -> int:
         """Return the number of answer tokens."""
         return sum(len(tokens) for answers in self.answers for _, tokens, _ in answers)
+
+    def answered(self, answer: dict[str, Any], computed: Sequence[Computed]) -> None:
+        """Replace the recorded answers by those of another engine, which is the left side."""
+        self.answer = answer
+        self.answers = [one.answers for one in computed]
+        self.prompts = [list(one.request.prompt_token_ids) for one in computed]
+        self.adapter = adapter_of(computed)
+        self.inputs = [inputs_of(one.request) for one in computed]
 
     def given(self) -> list[list[list[int]]]:
         """Return the tokens of each prompt's choices as drafts."""
@@ -64,6 +83,7 @@ class RecordDifference:
     """The differences of one request.
 
     prompt:  why the prompts differ; empty: they are the same tokens.
+    causes:  what else is not the same on both sides: the adapter's numbers, or pictures. Alone it is no difference.
     tokens:  places where the right side would go another way, with (prompt, choice) of each.
     values:  calls, JSON values and texts that differ.
     problem: why something could not be compared; empty: all was.
@@ -76,6 +96,7 @@ class RecordDifference:
     tokens: list[tuple[int, int, TokenDifference]] = field(default_factory=list)
     values: list[ValueDifference] = field(default_factory=list)
     problem: str = ""
+    causes: list[str] = field(default_factory=list)
 
     @property
     def is_equal(self) -> bool:
@@ -95,7 +116,11 @@ class RecordDifference:
 
 @dataclass
 class Comparison:
-    """All requests. seconds, num_tokens: of the right side's computing."""
+    """All requests.
+
+    seconds, num_tokens: of the right side's computing. planned: bytes of memory that each of our engines plans, by side.
+    causes: requests with another `adapter` or other `inputs`.
+    """
 
     left: str
     right: str
@@ -103,6 +128,8 @@ class Comparison:
     num_tokens: int = 0
     seconds: float = 0.0
     rows: list[RecordDifference] = field(default_factory=list)
+    causes: Counter[str] = field(default_factory=Counter)
+    planned: dict[str, int] = field(default_factory=dict)
 
     def count(self, kind: str) -> int:
         """Return the number of requests that differ: in a `token`, or in a `tool_call` or `json` value."""
@@ -124,10 +151,12 @@ async def compare(engine: ReplayEngine, record: Recorded, comparison: Comparison
     comparison.num_requests += 1
     begin = time.perf_counter()
     try:
-        answer, computed = await engine.compute(record.path, record.body, record.given(), record.seeds)
+        body = await engine.renamed(record.body, adapted=bool(record.adapter))
+        answer, computed = await engine.compute(record.path, body, record.given(), record.seeds)
         comparison.seconds += time.perf_counter() - begin
         comparison.num_tokens += record.num_tokens
         row.prompt = _prompt(record, computed)
+        row.causes = _causes(record, computed, comparison.causes)
         if not row.prompt:
             row.tokens, row.problem = await _tokens(engine, record, computed)
         left = record.answer
@@ -136,7 +165,7 @@ async def compare(engine: ReplayEngine, record: Recorded, comparison: Comparison
                 "Its text is not known: the prompt has other tokens here; give the recording engine: --left ARGUMENTS."
             )
         elif left is None and (row.tokens or row.problem):
-            left = await engine.written(record.path, record.body, record.answers)
+            left = await engine.written(record.path, body, record.answers)
         if left is not None:
             row.values = value_differences(record.body, left, answer)
     except CoreError as error:
@@ -173,7 +202,39 @@ def question_of(body: dict[str, Any]) -> str:
     asked = body.get("messages") or body.get("prompt") or ""
     last = asked[-1] if isinstance(asked, list) and asked else asked
     text = last.get("content") if isinstance(last, dict) else last
+    if isinstance(text, list) and text and all(isinstance(part, dict) for part in text):
+        # A picture is an address, or a megabyte of base64: its kind says more.
+        text = " ".join(_shown_part(part) for part in text)
     return shortened(text if isinstance(text, str) else msgspec.json.encode(text).decode(), 200)
+
+
+def adapter_of(computed: Sequence[Computed]) -> str:
+    """Return the digest of the adapter that computed a request; empty: the base model did."""
+    return next((one.request.adapter for one in computed if one.request.adapter), "")
+
+
+def _shown_part(part: dict[str, Any]) -> str:
+    text = part.get("text")
+    return text if isinstance(text, str) else f"[{part.get('type')}]"
+
+
+def _causes(record: Recorded, computed: Sequence[Computed], counts: Counter[str]) -> list[str]:
+    """Return what else differs between both sides, and count it."""
+    found = []
+    adapter = adapter_of(computed)
+    if adapter != record.adapter:
+        sides = [digest[:16] or "none" for digest in (record.adapter, adapter)]
+        found.append(f"The adapter is another one: {sides[0]} on the left, {sides[1]} on the right.")
+        counts["adapter"] += 1
+    other = [
+        str(index)
+        for index, (left, one) in enumerate(zip(record.inputs, computed, strict=False))
+        if left != inputs_of(one.request)
+    ]
+    if other:
+        found.append(f"Pictures or embeddings are other ones, in prompt {', '.join(other)}.")
+        counts["inputs"] += 1
+    return found
 
 
 def _prompt(record: Recorded, computed: Sequence[Computed]) -> str:

@@ -68,6 +68,15 @@ class ReplayEngine:
         """
         return await self._ask(path, body, ReplayJob(given, seeds))
 
+    async def renamed(self, body: Mapping[str, Any], *, adapted: bool) -> dict[str, Any]:
+        """Return a body without the name of its model, unless that may be an adapter: engines have other names for their model.
+
+        adapted: whether an adapter computed the answer. Its name stays, and is refused where this engine lacks it.
+        """
+        name, adapters = body.get("model"), self.context.adapters
+        is_known = adapters is not None and isinstance(name, str) and await adapters.engine.find(name) is not None
+        return {field: value for field, value in body.items() if field != "model" or adapted or is_known}
+
     async def written(self, path: str, body: Mapping[str, Any], said: Sequence[Answers]) -> dict[str, Any]:
         """Return the answer that these tokens are, without computing anything. said: the answers of each prompt."""
         params = {name: value for name, value in body.items() if name not in SCORES}

@@ -50,8 +50,13 @@ def as_html(comparison: Comparison) -> bytes:
         ("in a token", comparison.count("token")),
         ("in a tool call", comparison.count("tool_call")),
         ("in a JSON value", comparison.count("json")),
+        ("requests with another adapter", comparison.causes["adapter"]),
+        ("requests with other pictures or embeddings", comparison.causes["inputs"]),
         ("answer tokens compared", comparison.num_tokens),
         ("tokens per second of the right side", f"{rate:.0f}" if rate else "not measured"),
+    ]
+    facts += [
+        (f"memory planned on the {side}", f"{size / 2**20:,.0f} MiB") for side, size in comparison.planned.items()
     ]
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in facts)
     parts = [HEAD, f"<h1>Two engines, {comparison.num_requests} requests</h1><table>{rows}</table>"]
@@ -76,6 +81,8 @@ def as_json(comparison: Comparison) -> bytes:
         "tokens": comparison.num_tokens,
         "seconds": comparison.seconds,
         "differ": {kind: comparison.count(kind) for kind in ("token", "tool_call", "json")},
+        "causes": dict(comparison.causes),
+        "planned_bytes": comparison.planned,
         "rows": comparison.worst(),
     }
     return msgspec.json.encode(plain)
@@ -83,7 +90,7 @@ def as_json(comparison: Comparison) -> bytes:
 
 def _section(row: RecordDifference) -> str:
     parts = [f"<section><h2>Request {row.number}: {escape(row.path)}</h2><p class=q>{escape(row.question)}</p>"]
-    parts += [f"<p>{escape(text)}</p>" for text in (row.prompt, row.problem) if text]
+    parts += [f"<p>{escape(text)}</p>" for text in (row.prompt, *row.causes, row.problem) if text]
     if row.values:
         parts.append("<table><tr><th>what</th><th></th><th>left</th><th>right</th></tr>")
         for value in row.values[:MOST_PLACES]:

@@ -64,7 +64,8 @@ async def ask_all(
 
 async def _ask(endpoint: HttpEndpoint, model: str, record: Recorded, comparison: Comparison, *, is_ours: bool) -> None:
     body: dict[str, Any] = {name: value for name, value in record.body.items() if name not in DROPPED}
-    body["model"] = model
+    if not record.adapter:  # the name of an adapter stays
+        body["model"] = model
     if record.path in SEEDED:
         body.setdefault("seed", record.seeds[0])
         if is_ours:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.resources import files
 from types import SimpleNamespace
@@ -53,9 +54,14 @@ METRICS_S = 1.5
 
 @dataclass(slots=True)
 class SeveralModels:
-    """What the routes share. server: settings of the address."""
+    """What the routes share.
+
+    entries: the models by their names and those of their adapters. adapters: of names that several models have, these models.
+    server: settings of the address.
+    """
 
     entries: Mapping[str, ModelEntry]
+    adapters: Mapping[str, list[str]]
     keeper: Keeper
     server: ServerConfig
     bodies: BodyRoom
@@ -63,8 +69,16 @@ class SeveralModels:
     created: int
 
     def entry(self, name: str) -> ModelEntry:
-        """Return the model of that name. Raises RequestError (404)."""
+        """Return the model of that name. Raises RequestError (404, or 400 where several models have it)."""
         found = self.entries.get(name)
+        if found is None and name in self.adapters:
+            owners = self.adapters[name]
+            shown = " and ".join(f"'{each}'" for each in owners)
+            raise RequestError(
+                f"'{name}' is an adapter of {shown}; ask for it by the path of one of them: /models/{owners[0]}/v1/...",
+                code="model_ambiguous",
+                param="model",
+            )
         if found is None:
             known = ", ".join(f"'{each}'" for each in self.entries)
             raise RequestError(
@@ -79,8 +93,10 @@ class SeveralModels:
 def create_app(entries: list[ModelEntry], keeper: Keeper, server: ServerConfig) -> FastAPI:
     """Create the application that offers all models. Raises UserError for a middleware that cannot be used."""
     app = FastAPI(title="core", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    named, adapters = by_name(entries)
     several = SeveralModels(
-        {name: entry for entry in entries for name in entry.names},
+        named,
+        adapters,
         keeper,
         server,
         BodyRoom(server.limits.max_body_size),
@@ -113,6 +129,18 @@ def create_app(entries: list[ModelEntry], keeper: Keeper, server: ServerConfig) 
 
 
 router = APIRouter()
+
+
+def by_name(entries: list[ModelEntry]) -> tuple[dict[str, ModelEntry], dict[str, list[str]]]:
+    """Return the models by all names that mean one of them, and the models of those adapters that several have."""
+    named = {name: entry for entry in entries for name in entry.names}
+    owners: dict[str, list[ModelEntry]] = {}
+    for entry in entries:
+        for name in entry.adapters:
+            if name not in named:
+                owners.setdefault(name, []).append(entry)
+    named |= {name: each[0] for name, each in owners.items() if len(each) == 1}
+    return named, {name: [entry.name for entry in each] for name, each in owners.items() if len(each) > 1}
 
 
 def several_of(request: Request) -> SeveralModels:
@@ -253,17 +281,21 @@ async def _sent_on(request: Request, path: str, entry: ModelEntry | None) -> Res
             status=400,
             code="several_models",
         )
-    with several.bodies.body() as room:
+    with ExitStack() as reserved:
+        room = reserved.enter_context(several.bodies.body())
         async for part in request.stream():
             room.add(part)
         wanted = await asked(request, room.pieces)
-    if entry is None:
-        entry = _entry(several, wanted.name, path)
+        room.free()
+        if entry is None:
+            entry = _entry(several, wanted.name, path)
+        # A request may wait for its model, so its body counts until it is sent on.
+        held = reserved.pop_all()
     query = "&".join(
         f"{quote(key)}={quote(value)}" for key, value in request.query_params.multi_items() if key != PARAMETER
     )
     target = quote(path) + (f"?{query}" if query else "")
-    return Forwarded(several.keeper, request, entry.name, target, wanted.body, wanted.keep_alive)
+    return Forwarded(several.keeper, request, entry.name, target, wanted.body, wanted.keep_alive, held)
 
 
 def _entry(several: SeveralModels, name: str | None, path: str) -> ModelEntry:

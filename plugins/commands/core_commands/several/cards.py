@@ -16,7 +16,7 @@ class SeveralCard(msgspec.Struct, kw_only=True):
     """A name of a model.
 
     state: as of `core_commands.several.turns.State`. bytes: what it takes now; awake_bytes: what it takes awake.
-    running, waiting: requests. cause: why it failed last.
+    running, waiting: requests. cause: why it failed last. parent: of an adapter, its model.
     """
 
     id: str
@@ -25,7 +25,7 @@ class SeveralCard(msgspec.Struct, kw_only=True):
     owned_by: str = "core"
     root: str
     max_model_len: int
-    parent: None = None
+    parent: str | None = None
     state: str
     bytes: int
     awake_bytes: int
@@ -58,6 +58,7 @@ def card(entry: ModelEntry, seat: Seat, name: str, created: int) -> SeveralCard:
         created=created,
         root=entry.name,
         max_model_len=entry.max_model_len,
+        parent=entry.name if name in entry.adapters else None,
         state=seat.state,
         bytes=seat.bytes,
         awake_bytes=seat.awake_bytes,

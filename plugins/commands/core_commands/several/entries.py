@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core.api.adapters import AdaptersConfig
 from core.api.errors import ConfigError, nearest
 from core.args.arg import Given
 from core.args.schema import flag_of, schema
@@ -61,6 +62,7 @@ class ModelEntry:
     """A model of this server.
 
     names: by which requests ask for it; the first is its own.
+    adapters: names of those of its adapters that its arguments list.
     values: arguments of its server.
     awake_bytes: planned for weights, KV cache, workspace and what else is in memory while it computes.
     asleep_bytes: planned for what stays in memory while it sleeps: cached blocks in host memory.
@@ -76,6 +78,7 @@ class ModelEntry:
     max_model_len: int
     pinned: bool = False
     idle_timeout: float | None = None
+    adapters: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -96,8 +99,7 @@ def read_entries(parsed: Parsed, problems: list[str]) -> list[ModelEntry]:
     if len(settings) > 1:
         problems += [
             f"{flag_of(name)}: two models cannot share it; give each its own in a file: --models FILE."
-            for name in OF_ONE_MODEL
-            if shared.get(name) is not None
+            for name in (*[name for name in OF_ONE_MODEL if shared.get(name) is not None], *_listening(shared))
         ]
     refused = [name for name in NOT_HERE if any(each.get(name) is not None for each in (shared, *settings))]
     problems += [
@@ -109,6 +111,18 @@ def read_entries(parsed: Parsed, problems: list[str]) -> list[ModelEntry]:
     entries = [_resolved({**shared, **each}, timeout, problems) for each in settings]
     found = [entry for entry in entries if entry is not None]
     _check_names(found, problems)
+    return found
+
+
+def _listening(shared: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of all models that name an address at which engines give pages away."""
+    found = []
+    tcp = (shared.get("kv_connectors_config") or {}).get("tcp")
+    if isinstance(tcp, Mapping) and tcp.get("listen") is not None:
+        found.append("kv_connectors_config.tcp.listen")
+    transfer = shared.get("kv_transfer_config") or {}
+    if transfer.get("kv_role") == "kv_producer" or transfer.get("kv_port") is not None:
+        found.append("kv_transfer_config")
     return found
 
 
@@ -186,7 +200,13 @@ def _resolved(settings: dict[str, Any], timeout: Given | None, problems: list[st
         max_model_len=resolution.engine.model.max_model_len,
         pinned=pinned,
         idle_timeout=idle,
+        adapters=() if resolution.engine.adapters is None else adapter_names(resolution.engine.adapters),
     )
+
+
+def adapter_names(adapters: AdaptersConfig) -> tuple[str, ...]:
+    """Return the names that requests may ask for; the default adapter has none, since it answers for its model."""
+    return tuple(each.name for each in adapters.modules if each.name != adapters.default)
 
 
 def planned_bytes(resolution: Resolution) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
@@ -42,11 +43,19 @@ OF_ONE_CONNECTION = frozenset(
 class Forwarded(Response):
     """The answer of a model's server, sent on as it comes.
 
-    name: of the model. path: with its query. keep_alive: as of `Keeper.using`.
+    name: of the model. path: with its query. keep_alive: as of `Keeper.using`. held: closed once the body is sent on, or the
+    request ends before that.
     """
 
     def __init__(
-        self, keeper: Keeper, request: Request, name: str, path: str, body: bytes, keep_alive: float | None
+        self,
+        keeper: Keeper,
+        request: Request,
+        name: str,
+        path: str,
+        body: bytes,
+        keep_alive: float | None,
+        held: ExitStack,
     ) -> None:
         super().__init__()
         self._keeper = keeper
@@ -55,6 +64,7 @@ class Forwarded(Response):
         self._path = path
         self._body = body
         self._keep_alive = keep_alive
+        self._held = held
         self._is_begun = self._is_stream = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,6 +79,7 @@ class Forwarded(Response):
             for task in (answering, leaving):
                 task.cancel()
             await asyncio.gather(answering, leaving, return_exceptions=True)
+            self._held.close()
 
     async def _answer(self, scope: Scope, send: Send) -> None:
         try:
@@ -76,6 +87,8 @@ class Forwarded(Response):
                 method = self._request.method
                 headers = passed_on(self._request.headers.items())
                 async with child.endpoint.ask(method, self._path, self._body, headers) as answer:
+                    self._body = b""
+                    self._held.close()
                     raw = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in answer.headers.items()]
                     kept = [pair for pair in raw if pair[0].decode() not in OF_ONE_CONNECTION]
                     length = [pair for pair in raw if pair[0] == b"content-length"]

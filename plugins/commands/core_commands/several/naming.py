@@ -7,6 +7,7 @@ there is such a model. Called by: `core_commands.several.application`.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,8 @@ HEADER = "x-model"
 PARAMETER = "model"
 KEEP_ALIVE = "keep_alive"
 SHORT_BODY = 256 * 1024
-"""Bytes of a body that is searched on the event loop; longer ones are searched in a thread."""
+"""Bytes of a body that is searched on the event loop; longer ones, such as sounds in forms, are searched in a thread."""
+OBJECT = re.compile(rb"\s*\{")
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -43,16 +45,11 @@ class Asked:
 
 async def asked(request: Request, pieces: Sequence[bytearray]) -> Asked:
     """Return what a request asks for. Raises RequestError for a name or a `keep_alive` that is none."""
-    body = b"".join(pieces)
     given = request.headers.get(HEADER) or request.query_params.get(PARAMETER)
-    media_type, _, _ = request.headers.get("content-type", "").partition(";")
-    if media_type.strip().lower() == TYPE:
-        return Asked(given or _of_form(request, pieces), None, body)
-    if body.lstrip()[:1] != b"{":
-        return Asked(given, None, body)
-    if len(body) > SHORT_BODY:
-        return await asyncio.to_thread(_of_json, body, given)
-    return _of_json(body, given)
+    content_type = request.headers.get("content-type", "")
+    if sum(map(len, pieces)) > SHORT_BODY:
+        return await asyncio.to_thread(_read, pieces, content_type, given)
+    return _read(pieces, content_type, given)
 
 
 def seconds_of(given: Any) -> float | None:
@@ -77,6 +74,14 @@ def seconds_of(given: Any) -> float | None:
     )
 
 
+def _read(pieces: Sequence[bytearray], content_type: str, given: str | None) -> Asked:
+    """Search a whole body. given: the name that its query or its header says."""
+    body = b"".join(pieces)
+    if content_type.partition(";")[0].strip().lower() == TYPE:
+        return Asked(given or _of_form(pieces, content_type), None, body)
+    return _of_json(body, given) if OBJECT.match(body) else Asked(given, None, body)
+
+
 def _of_json(body: bytes, given: str | None) -> Asked:
     """Read a JSON body. One that is none is left to the model's server, which says what is wrong."""
     try:
@@ -92,9 +97,9 @@ def _of_json(body: bytes, given: str | None) -> Asked:
     return Asked(given or found.model, seconds_of(found.keep_alive), msgspec.json.encode(fields))
 
 
-def _of_form(request: Request, pieces: Sequence[bytearray]) -> str | None:
+def _of_form(pieces: Sequence[bytearray], content_type: str) -> str | None:
     """Return the field `model` of a form."""
-    reader = FormReader(request.headers["content-type"])
+    reader = FormReader(content_type)
     for piece in pieces:
         reader.write(piece)
     return reader.end().one("model") or None

@@ -69,6 +69,7 @@ class KVMemory:
         self._pieces: PageCopier | None = None
         self._host: list[NDArray[np.uint8]] = []
         self._buffers: list[Tensor] = []
+        self._layer_bytes = tuple(layer_bytes)
         self._places = layer_places(groups, layer_bytes)
         block_sizes = place_bytes(groups, layer_bytes)
         kept = None if file is None else lay_out(file[0], num_blocks, block_sizes, file[1])
@@ -105,6 +106,21 @@ class KVMemory:
     def arena(self) -> tuple[Tensor, ...]:
         """All buffers, uint8 [num_blocks, bytes] each: a block is its row in every one."""
         return tuple(self._buffers)
+
+    def used_bytes(self, group: int, part: int = 0) -> list[tuple[int, int]]:
+        """Return the ranges of a page that the layers of a group fill; the other bytes are left by earlier owners of the block.
+
+        part: number of the block within a state, which may take several.
+        """
+        starts = [0, *self._ends]
+        ranges = []
+        for layer in self.groups[group].layers:
+            index, begin, end = self._places[layer]
+            # In each block, a state continues where it filled the previous one.
+            filled = min(self._layer_bytes[layer] - part * (end - begin), end - begin)
+            if filled > 0:
+                ranges.append((starts[index] + begin, starts[index] + begin + filled))
+        return ranges
 
     def group_of_layer(self, layer: int) -> int:
         """Return the index of a layer's group."""

@@ -63,6 +63,10 @@ class UniprocExecutor:
         assert isinstance(ticket, Begun)
         return self.worker.finish(ticket)
 
+    def used_bytes(self, group: int, part: int) -> list[tuple[int, int]]:
+        """Return the ranges of a KV page that are filled, see `KVMemory.used_bytes`."""
+        return self.worker.kv_memory.used_bytes(group, part)
+
     def open_kv_half(self, name: str) -> HalfThread:
         """Open the worker half of a KV connector that moves blocks itself. name: as in `--kv-connectors`."""
         return self.worker.kv_halves.open(name, self.worker.kv_memory)

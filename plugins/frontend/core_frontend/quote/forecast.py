@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from core.api.scheduler_config import SchedulerConfig
 from core.scheduler.step_cost import StepCost
-from core_frontend.quote.queue_run import Job, QueueRun, Rates
+from core_frontend.quote.queue_run import Job, QueueRun, Rates, budgets, room_of
 from core_frontend.quote.widths import LEAST, Lengths, Width
 
 Kind = Literal["first", "end", "usual_end"]
@@ -148,8 +148,9 @@ class Forecast:
         self._running: dict[str, _Live] = {}
         self._run: QueueRun | None = None
         self._run_at = 0.0
-        self._stepped = self._work_at = clock()
-        self._work = 0.0
+        self._stepped = self._step_began = self._work_at = clock()
+        self._work = self._arrivals = 0.0
+        self._done = 0.0
         self._place = 0.0
         self._step_s = 0.0
         self._usual_prompt = 0.0
@@ -214,8 +215,17 @@ class Forecast:
         return foretold
 
     def stepped(self) -> None:
-        """Note that a step of the engine has ended."""
-        self._stepped = self._clock()
+        """Note that a step of the engine has ended. To be called before the first tokens of that step are noted."""
+        self._step_began, self._stepped = self._stepped, self._clock()
+        head = self._head()
+        if head is None:
+            self._done = 0.0
+            return
+        # Of the prompts that wait, the first one was computed in part by the steps before.
+        num_streams = sum(live.ask.n for live in self._running.values())
+        behind = min(len(self._waiting), self._config.max_num_seqs - num_streams) - 1
+        room = room_of(*budgets(self._config), self._config.queued_prompts_weight, num_streams, behind)
+        self._done = min(self._done, head.job.prompt - 1) + room
 
     def first(self, name: str) -> None:
         """Note that a request has its first token. Unknown names are ignored."""
@@ -225,6 +235,7 @@ class Forecast:
         now = self._clock()
         self._running[name] = live
         self._run = None
+        self._done = max(self._done - live.job.prompt, 0.0)
         live.began = now
         if live.foretold is not None:
             self.scores.score("first", live.foretold, live.foretold.first, now - live.arrived)
@@ -308,11 +319,15 @@ class Forecast:
         context = sum((live.ask.prompt + self._have(live)) * live.ask.n for live in running)
         if running:
             context = context * max(busy, 1) // len(running)
-        rates = Rates.of(cost, busy, context, config)
+        rates = Rates.of(cost, busy, context, config, self._arrivals)
         # Prompts come between the tokens of an answer.
         self._step_s = rates.step / (1.0 - min(self._work, MOST_WORK))
         remaining = [self._left(live) for live in running for _ in range(live.ask.n)]
         run = QueueRun(rates, self._stepped - now, remaining, num_rows, len(jobs))
+        head = self._head()
+        if head is not None:
+            done = min(self._done, head.job.prompt - 1)
+            jobs[0] = head.job._replace(prompt=head.job.prompt - done, start=head.job.start + done)
         # The step in progress has the prompts that came before it began.
         num_begun = sum(1 for _ in takewhile(lambda live: live.entered <= self._stepped, self._waiting.values()))
         run.add(jobs[:num_begun])
@@ -320,6 +335,13 @@ class Forecast:
         run.begin_now()
         run.add(jobs[num_begun:])
         return run
+
+    def _head(self) -> _Live | None:
+        """Return the first request that waits, if the step that ended last may have computed a part of it."""
+        budget, mixed = budgets(self._config)
+        head = next(iter(self._waiting.values()), None)
+        # Where all steps take whole prompts, hardly any is computed in part.
+        return head if mixed < budget and head is not None and head.entered <= self._step_began else None
 
     def _num_rows(self, running: Sequence[_Live], jobs: Sequence[Job]) -> int:
         """Return how many answers fit at once: the limit of sequences, and that of the KV cache."""
@@ -349,4 +371,5 @@ class Forecast:
         fade = 0.5 ** ((now - self._work_at) / WORK_S)
         # At a steady rate of `seconds` per `gap`, the sum over all earlier ones tends to that rate.
         self._work = self._work * fade + seconds / WORK_S * 0.693
+        self._arrivals = self._arrivals * fade + 0.693 / WORK_S
         self._work_at = now

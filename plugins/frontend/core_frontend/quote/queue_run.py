@@ -3,14 +3,16 @@
 Owns: `QueueRun`, arithmetic on numbers of steps and seconds. Never does: know requests by name, read a clock, or learn. Called
 by: the forecast of a server.
 
-Steps cost the same, besides the seconds that prompts add to them. Prompts join the open step in the order of their
-arrival until its budget of tokens is spent, as in the scheduler, and all that end in a step have their first token at
-its end. Rows are a heap of the numbers of the steps at which they become free. So a request costs one operation on the
-heap, and a thousand of them less than a millisecond.
+Where steps with streams take fewer prompt tokens, a step costs what its streams and its prompts do; else all have the streams
+of a busy engine, which is as good a guess there, and quicker. Prompts join the open step in the order of their arrival until
+its budget of tokens is spent, as in the scheduler, and all that end in a step have their first token at its end. Rows are a
+heap of the numbers of the steps at which they become free. So a request costs one operation on the heap, and a thousand of
+them less than a millisecond.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
@@ -26,6 +28,8 @@ class Rates:
 
     step: one step with the rows that are busy. token, key: one prompt token, and one key that it reads.
     budget: prompt tokens of a step without streams. mixed: of a step with streams. weight: see `--queued-prompts-weight`.
+    row, rows: the part of `step` that each of the busy rows has, and their number; 0.0: steps cost the same.
+    arrivals: requests that come in a second.
     """
 
     step: float
@@ -34,30 +38,52 @@ class Rates:
     budget: int
     mixed: int
     weight: float
+    row: float = 0.0
+    rows: int = 0
+    arrivals: float = 0.0
 
     @classmethod
-    def of(cls, cost: StepCost, num_rows: int, context: int, config: SchedulerConfig) -> Rates:
+    def of(cls, cost: StepCost, num_rows: int, context: int, config: SchedulerConfig, arrivals: float = 0.0) -> Rates:
         """Return the rates of a trained cost model. context: keys that all busy rows read together."""
         nothing = cost.predict(0, 0, 0)
-        budget = config.max_num_batched_tokens
+        step = cost.predict(0, num_rows, context)
+        budget, mixed = budgets(config)
         return cls(
-            step=cost.predict(0, num_rows, context),
+            step=step,
             token=(cost.predict(1000, 0, 0) - nothing) / 1000,
             key=(cost.predict(0, 0, 0, 1_000_000) - nothing) / 1_000_000,
             budget=budget,
-            mixed=min(config.max_num_mixed_batched_tokens or budget, budget),
+            mixed=mixed,
             weight=config.queued_prompts_weight,
+            row=(step - nothing) / max(num_rows, 1) if mixed < budget else 0.0,
+            rows=num_rows,
+            arrivals=arrivals,
         )
 
-    def room(self, num_streams: int, num_behind: int) -> float:
-        """Return the prompt tokens of a step, as the scheduler's admission does. num_behind: prompts behind the first one."""
-        if num_streams <= 0:
-            return self.budget
-        return min(max(self.mixed, self.weight * self.mixed * num_behind / num_streams), self.budget)
+    def seconds(self, num_streams: int) -> float:
+        """Return the seconds of a step with so many streams and no prompt."""
+        return self.step - self.row * (self.rows - num_streams)
+
+    def room(self, num_streams: int, num_behind: float) -> float:
+        """Return the prompt tokens of a step. num_behind: prompts behind the first one."""
+        return room_of(self.budget, self.mixed, self.weight, num_streams, num_behind)
 
     def prompt(self, num_tokens: float, start: float = 0.0) -> float:
         """Return the seconds that a prompt adds to steps. start: tokens before it that are cached."""
         return num_tokens * (self.token + self.key * (start + num_tokens / 2))
+
+
+def budgets(config: SchedulerConfig) -> tuple[int, int]:
+    """Return the limits of prompt tokens in a step without streams, and in one with some."""
+    budget = config.max_num_batched_tokens
+    return budget, min(config.max_num_mixed_batched_tokens or budget, budget)
+
+
+def room_of(budget: int, mixed: int, weight: float, num_streams: int, num_behind: float) -> float:
+    """Return the prompt tokens of a step, as the scheduler's admission does. num_behind: prompts behind the first one."""
+    if num_streams <= 0:
+        return budget
+    return min(max(mixed, weight * mixed * num_behind / num_streams), budget)
 
 
 class Job(NamedTuple):
@@ -85,14 +111,17 @@ class QueueRun:
         self.rates = rates
         self._num_rows = num_rows
         self._num_streams = len(remaining)
-        self._num_left = num_jobs
-        self._budget = rates.room(self._num_streams, num_jobs - 1)
+        self._num_left: float = num_jobs
+        self._varies = rates.mixed < rates.budget
+        self._budget = self._room()
+        self._step = rates.seconds(self._num_streams)
         self.firsts: list[float] = []
         self.ends: list[float] = []
         self._rows = sorted(remaining)[:num_rows] + [0.0] * max(num_rows - len(remaining), 0)
         heapify(self._rows)
-        self._varies = rates.mixed < rates.budget
-        self._step = rates.step
+        # Streams that end before the step of a number, and those that join after the open one.
+        self._ending = Counter(max(int(steps), 1) for steps in remaining)
+        self._num_joining = 0
         self._begin = begin
         self._number = 0
         self._tokens = 0.0
@@ -102,7 +131,7 @@ class QueueRun:
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Let requests join the end of the queue. The last step stays open for further ones."""
-        rows, firsts, in_step = self._rows, self.firsts, self._in_step
+        rows, firsts, in_step, ending, varies = self._rows, self.firsts, self._in_step, self._ending, self._varies
         token, half_key = self.rates.token, self.rates.key / 2
         number, budget, in_open = self._number, self._budget, self._tokens
         for prompt, start, length, n in jobs:
@@ -116,6 +145,9 @@ class QueueRun:
             self._tokens = in_open
             in_step.append((len(firsts), length))
             firsts.append(0.0)
+            if varies:
+                ending[int(number + max(length, 1.0))] += n
+                self._num_joining += n
             heapreplace(rows, number + length)
             for _ in range(n - 1):
                 heapreplace(rows, number + length)
@@ -126,18 +158,22 @@ class QueueRun:
         if not self._is_open:
             return
         self._is_open = False
+        took = self._step + self._seconds
+        self._begin = end = self._begin + took
+        if self._varies:
+            self._num_streams = min(self._num_streams + self._num_joining, self._num_rows)
+            self._num_joining = 0
+            # Those that come meanwhile queue up behind the others.
+            self._num_left += self.rates.arrivals * took - len(self._in_step)
+            self._advance(self._number + 1)
+        else:
+            self._number += 1
         step = self._step
-        self._begin = end = self._begin + step + self._seconds
         firsts, ends, in_step = self.firsts, self.ends, self._in_step
         for index, length in in_step:
             firsts[index] = end
             ends.append(end + length * step)
-        if self._varies:
-            self._num_streams = min(self._num_streams + len(in_step), self._num_rows)
-            self._num_left -= len(in_step)
-            self._budget = self.rates.room(self._num_streams, self._num_left - 1)
         in_step.clear()
-        self._number += 1
         self._seconds = self._tokens = 0.0
 
     def times(self) -> tuple[list[float], list[float]]:
@@ -146,7 +182,7 @@ class QueueRun:
         count = len(self.ends)
         opened = [now] * (len(self.firsts) - count)
         lengths = [length for _, length in self._in_step]
-        return self.firsts[:count] + opened, self.ends + [now + length * self._step for length in lengths]
+        return self.firsts[:count] + opened, self.ends + [now + length * self.rates.step for length in lengths]
 
     def begin_now(self) -> None:
         """Let the next step begin not before now: an engine without work waits for some."""
@@ -154,9 +190,10 @@ class QueueRun:
 
     def copy(self) -> QueueRun:
         """Return a run that goes on from here on its own, without the times of the requests so far."""
-        other = QueueRun(self.rates, self._begin, (), self._num_rows, self._num_left)
-        other._num_streams, other._budget = self._num_streams, self._budget
-        other._rows = self._rows.copy()
+        other = QueueRun(self.rates, self._begin, (), self._num_rows, 0)
+        other._num_streams, other._budget, other._num_left = self._num_streams, self._budget, self._num_left
+        other._num_joining, other._step = self._num_joining, self._step
+        other._rows, other._ending = self._rows.copy(), self._ending.copy()
         other._number, other._tokens, other._seconds = self._number, self._tokens, self._seconds
         other._is_open = self._is_open
         return other
@@ -168,7 +205,7 @@ class QueueRun:
         """
         room = max(self._budget - self._tokens, 0.0)
         more = min(arriving * max(self._begin, 0.0), room * self.rates.token)
-        return self._begin + self.rates.step + self._seconds + more
+        return self._begin + self._step + self._seconds + more
 
     def _spill(self, prompt: float, seconds: float, row_free: int) -> tuple[float, float]:
         """Fill steps with a prompt for which the open one has no row, or too few tokens.
@@ -180,6 +217,8 @@ class QueueRun:
             self.close()
             if row_free > self._number:
                 self._begin += (row_free - self._number) * self._step
+                if self._varies:
+                    self._advance(row_free)
                 self._number = row_free
             if prompt <= self._budget:
                 return seconds, prompt
@@ -192,3 +231,16 @@ class QueueRun:
             self._is_open = True
             self.close()
         return left * each, self._tokens + left
+
+    def _advance(self, number: int) -> None:
+        """Go on to the step of a number, before which some streams end."""
+        for each in range(self._number + 1, number + 1):
+            self._num_streams = max(self._num_streams - self._ending.pop(each, 0), 0)
+        self._number = number
+        self._budget = self._room()
+        self._step = self.rates.seconds(self._num_streams)
+
+    def _room(self) -> float:
+        """Return the prompt tokens of the next step. Prompts without a free row do not make it larger."""
+        behind = min(self._num_left, self._num_rows - self._num_streams) - 1
+        return self.rates.room(self._num_streams, behind)

@@ -83,7 +83,7 @@ class ReceiptIssuer:
             weights=self._weights(),
             adapter=request.adapter,
             sampling=sampling_of(request),
-            inputs=_inputs_of(request),
+            inputs=inputs_of(request),
             num_prompt_tokens=len(request.prompt_token_ids),
             prompt=prompt.marks,
             choices=choices,
@@ -113,7 +113,7 @@ def _short(value: Any) -> Any:
     return value if isinstance(value, int | float | bool) or value is None else digest_of(value)
 
 
-def _inputs_of(request: EngineRequest) -> str:
+def inputs_of(request: EngineRequest) -> str:
     """Return a digest of everything in the prompt besides its token ids."""
     if not request.media and not request.prompt_embeds:
         return ""

@@ -1,8 +1,8 @@
 """Answers that have ended, computed again without the prefix cache while the engine has room for it.
 
-Owns: `EndedAnswers`: the answers that wait for that, the request that computes one of them again, and the comparison of tokens
-and of the keys and values that are cached. Never does: choose an answer, or decide what follows from a difference. Called by:
-the audit.
+Owns: `EndedAnswers`: the answers that wait for that, the request that computes one of them again, and the comparison of tokens.
+Never does: compare what is cached (`cached` does), choose an answer, or decide what follows from a difference. Called by: the
+audit.
 
 The request belongs to the batch class, so it gets what all others leave of a step. It has the answer's prompt, parameters and
 seed, and a salt that no prefix is cached under: damage of cached keys and values reaches the answer, and not its copy. One
@@ -11,19 +11,18 @@ answer is computed again at a time, and none whose engine has got other weights 
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
 from core.api.messages import NO_HANDLE, EngineRequest
 from core.api.step_plan import SequenceKey
 from core.engine.observer import Engine
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.step import Step
+from core_observers.engine.audit.cached import UsedBytes, compare, take_pairs
 from core_observers.engine.audit.dump import Place
 from core_observers.engine.audit.executor import AuditedExecutor
 from core_observers.engine.audit.row import Difference
@@ -31,9 +30,6 @@ from core_observers.engine.audit.row import Difference
 REQUEST_ID = "core-engine-audit"
 MOST_WAITING = 4
 """Chosen answers that wait; further ones are not chosen, so that their tokens take no memory."""
-MOST_COMPARED = 128
-"""Blocks of each side whose bytes are compared, drawn at random: 2,048 tokens, or 50 MB a side of a small model."""
-AT_ONCE = 16
 UNCHANGING = frozenset((
     "ping", "check_integrity", "check_params", "start_profile", "stop_profile", "written_profile", "lifecycle",
     "keep_pause", "let_go", "resume", "step_costs", "watch_energy", "take_energy", "watch_kv", "lease_kv", "claim_kv",
@@ -116,38 +112,19 @@ class EndedAnswers:
         assert answer is not None, "it is computed again"
         self._answer = self._again = None
         num_prompt = answer.num_prompt_tokens
-        pairs = list(zip(answer.token_ids[num_prompt:], again.token_ids[num_prompt:], strict=False))
+        tokens = list(zip(answer.token_ids[num_prompt:], again.token_ids[num_prompt:], strict=False))
         found: Difference | None = None
         # The shorter one ended with an error or a full cache: that is no difference in what both have.
-        wrong = next((place for place, (served, own) in enumerate(pairs) if served != own), None)
+        wrong = next((place for place, (served, own) in enumerate(tokens) if served != own), None)
         if wrong is not None:
-            found, first = Difference("answer", *pairs[wrong]), num_prompt + wrong
-        blocks = self._cached_for_both(answer, again)
+            found, first = Difference("answer", *tokens[wrong]), num_prompt + wrong
+        pairs = take_pairs(self._engine.scheduler.kv, answer, again)
         if found is None:
-            found, first = self._compare_blocks(blocks), 0
+            used: UsedBytes | None = getattr(self._executor, "used_bytes", None)
+            found, first = compare(pairs, self._executor.read, used), 0
         if found is None:
             self._on_clean()
             return
-        place = Place(answer.request.request_id, first, len(answer.token_ids) - first, len(blocks), answer.token_ids)
+        num_tokens = len(answer.token_ids) - first
+        place = Place(answer.request.request_id, first, num_tokens, len(pairs), answer.token_ids)
         self._on_difference(place, found)
-
-    def _cached_for_both(self, answer: SequenceState, again: SequenceState) -> list[tuple[int, int]]:
-        """Return the blocks that are cached for the same tokens of both; those of the copy are cached no longer."""
-        kv = self._engine.scheduler.kv
-        served, own = kv.lookup_now(answer), kv.lookup_now(again)
-        pairs: list[tuple[int, int]] = []
-        for left, right in zip(served.block_ids, own.block_ids, strict=True):
-            pairs += [pair for pair in zip(left, right, strict=False) if all(pair) and pair[0] != pair[1]]
-        # Copies of states are not compared: the next step may make them. Keys of later layers depend on the states.
-        # A state is one entry of the cache, under its first block.
-        kv.forget(filter(None, (block_id for ids in (*own.block_ids, own.state[:1]) for block_id in ids)))
-        return random.sample(pairs, min(len(pairs), MOST_COMPARED))
-
-    def _compare_blocks(self, pairs: Sequence[tuple[int, int]]) -> Difference | None:
-        for start in range(0, len(pairs), AT_ONCE):
-            part = pairs[start : start + AT_ONCE]
-            pages = self._executor.read([served for served, _ in part] + [own for _, own in part])
-            for served, own in zip(pages[: len(part)], pages[len(part) :], strict=True):
-                if not np.array_equal(served, own):
-                    return Difference("cached", served.tobytes(), own.tobytes())
-        return None

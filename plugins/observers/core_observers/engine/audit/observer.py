@@ -178,7 +178,7 @@ class Audit(EngineObserver):
 
     def _note_answer(self, place: dump.Place, found: Difference) -> None:
         """Report a difference of an ended answer. Raises EngineDeadError for the third difference within an hour."""
-        what = "another token" if found.kind == "answer" else "other keys and values in the cache"
+        what = "another token" if found.kind == "answer" else "other keys, values or states in the cache"
         logger.error(
             "An audit found %s when the answer to request '%s', which has ended, was computed again without the cache (%d "
             "tokens after %d). The prefix cache is emptied, and live requests are computed again.",
