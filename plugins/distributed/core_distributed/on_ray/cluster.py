@@ -1,0 +1,98 @@
+"""This process's connection to a Ray cluster.
+
+Owns: the import of Ray, the connection, and what this process reads about the cluster. Never does: start a cluster, an actor
+or a placement group. Called by: `RayHosts`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+from core.api.errors import UserError
+
+FLAG: Final = "--distributed-executor-backend ray"
+ADDRESS: Final = "RAY_ADDRESS"
+"""Ray's own variable, in which it looks for the address of a cluster."""
+
+
+class Cluster:
+    """The cluster that this process belongs to. ray: the module. Raises UserError where there is none."""
+
+    def __init__(self) -> None:
+        self.ray = _imported()
+        self._is_ours = not self.ray.is_initialized()
+        if self._is_ours:
+            _connect(self.ray)
+        own = self.ray.get_runtime_context().get_node_id()
+        self._nodes = [node for node in self.ray.nodes() if node["Alive"]]
+        self.address = next(str(node["NodeManagerAddress"]) for node in self._nodes if node["NodeID"] == own)
+
+    def share(self, bundles: int) -> int:
+        """Return the processors that each of so many equal bundles gets where all fit: at least one."""
+        processors = [int(node["Resources"].get("CPU", 0)) for node in self._nodes]
+        usable = [count for count in processors if count > 0]
+        if not usable:
+            return 1
+        of_node = math.ceil(bundles / len(usable))
+        return max(min(usable) // of_node, 1)
+
+    def room(self) -> str:
+        """Return the processors of each node, and what is free of all, for people."""
+        processors = ", ".join(f"{node['NodeManagerAddress']}: {node['Resources'].get('CPU', 0):g}" for node in self._nodes)
+        free = self.ray.available_resources().get("CPU", 0)
+        return f"processors of the nodes: {processors}; free now: {free:g}"
+
+    def close(self) -> None:
+        """Leave the cluster, unless the program has joined it before."""
+        if self._is_ours:
+            self.ray.shutdown()
+
+
+def _imported() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UserError(
+            f'{FLAG}: Ray cannot be imported ({error}); install it with: pip install "core-engine-distributed[ray]", or leave '
+            "the argument out for processes of this host."
+        ) from error
+
+
+def _connect(ray: Any) -> None:
+    """Join the cluster that Ray itself would choose: RAY_ADDRESS, or one of this machine."""
+    address = os.environ.get(ADDRESS, "")
+    if address.startswith("ray://"):
+        raise UserError(
+            f"{FLAG}: {ADDRESS} {address} is that of a remote client, and rank 0 is in this process; start the engine on a node "
+            f"of the cluster, with {ADDRESS}=HOST:PORT or without it."
+        )
+    try:
+        with _same_handlers():
+            ray.init(address="auto", configure_logging=False, log_to_driver=True)
+    except ConnectionError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{FLAG}: no Ray cluster was found ({first}); start one with `ray start --head`, or name one in {ADDRESS}."
+        ) from error
+
+
+@contextlib.contextmanager
+def _same_handlers() -> Iterator[None]:
+    """Keep the process's own handlers of signals: Ray installs one of SIGTERM, which is a matter of the engine's parent."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
