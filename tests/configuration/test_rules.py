@@ -82,6 +82,7 @@ RANKS = {"tensor_parallel_size": 2}
 CONTEXT = RANKS | {"decode_context_parallel_size": 2}
 NODES = RANKS | {"nnodes": 2}
 LAUNCHED = NODES | {"distributed_executor_backend": "external_launcher", "node_rank": 1, "master_addr": "a", "master_port": 5}
+ENGINES = {"data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_backend": "ray"}
 ON_RAY = RANKS | {"distributed_executor_backend": "ray"}
 TOLD = {"enable_return_routed_experts": True}
 EP = RANKS | {"enable_expert_parallel": True}
@@ -664,6 +665,11 @@ CASES = [
     ("ranks_run_on_mp", [RANKS], [ON_RAY], ("executor", "ray")),
     ("ranks_lack_some_features", [RANKS | {"kv_offloading_size": 1.0}], [ON_RAY | {"kv_offloading_size": 1.0}],
      "--kv-offloading-size: not with --distributed-executor-backend ray"),
+    ("ray_starts_engines", [ENGINES], [ENGINES, {"context": "llm"}], "only `core serve` has engines that Ray starts"),
+    ("ray_starts_engines", [ENGINES], [ENGINES | {"data_parallel_rank": 0}], "one command starts all engines"),
+    ("ray_starts_engines", [ENGINES], [{"data_parallel_size": 2, "data_parallel_backend": "ray"}],
+     "give --data-parallel-size-local"),
+    ("ray_starts_engines", [ENGINES], [ENGINES | {"data_parallel_size_local": 2}], "leaves Ray no engine"),
     ("meeting_needs_two", [NODES | {"engine_connect_timeout": 5.0}], [{"engine_connect_timeout": 5.0}], "no effect here"),
     ("api_servers_read_their_arguments", [NODES | {"api_key": ["k"]}], [NODES | {"node_rank": 1, "api_key": ["k"]}],
      "beside --node-rank 1"),

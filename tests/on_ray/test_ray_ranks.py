@@ -4,11 +4,7 @@ The tokens of one rank, actors and placement group that are gone afterwards, dea
 """
 
 import gc
-import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,20 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
 from core import LLM
 from core.api.errors import CoreError, EngineDeadError, UserError
 from core_distributed.executor import RanksExecutor
-from tests.apis.serving_processes import ROOT, free_port
+from tests.on_ray.site import actors, answer, groups, nothing_is_left, ranks, serving, streamed, until
 from tests.ranks.test_ranks import DIGITS, DRAWN, FEW, GREEDY, answers
 from tests.tiny_models import save_checkpoint
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
-LIMIT_S = 120
 ON_RAY = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray", "engine_connect_timeout": 60}
 
 
@@ -48,41 +42,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def one(llama: Path) -> LLM:
     return LLM(model=str(llama), **FEW)
-
-
-def actors() -> list[psutil.Process]:
-    """The processes of all actors of ours on this machine."""
-    return [each for each in psutil.process_iter() if named(each).startswith("ray::HostActor")]
-
-
-def named(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline()) if process.status() != psutil.STATUS_ZOMBIE else ""
-    except psutil.NoSuchProcess:
-        return ""
-
-
-def ranks() -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if "core_distributed.rank" in named(each).split()]
-
-
-def groups() -> list[str]:
-    """The states of the placement groups that there are."""
-    states = [group["state"] for group in ray.util.placement_group_table().values()]
-    return [state for state in states if state != "REMOVED"]
-
-
-def until(what: str, check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not check():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def nothing_is_left() -> None:
-    until("actors are left", lambda: not actors())
-    until("ranks are left", lambda: not ranks())
-    until("a placement group is left", lambda: not groups())
 
 
 @contextmanager
@@ -200,48 +159,19 @@ def test_without_nsight_the_start_says_so(llama: Path) -> None:
     nothing_is_left()
 
 
-@contextmanager
-def serving(llama: Path, address: str, log: Path) -> Iterator[tuple[httpx.Client, "subprocess.Popen[bytes]"]]:
-    port = free_port()
-    words = [sys.executable, "-m", "core", "serve", str(llama), "--port", str(port), "--tensor-parallel-size", "2"]
-    words += ["--distributed-executor-backend", "ray", "--max-model-len", "256", "--kv-cache-memory-bytes", "8M"]
-    with log.open("wb") as file:
-        environment = {**os.environ, "RAY_ADDRESS": address}
-        process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
-    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S)
-    try:
-        until("the server is not ready", lambda: process.poll() is not None or is_ready(client))
-        assert process.poll() is None, log.read_text()
-        yield client, process
-    finally:
-        client.close()
-        process.send_signal(signal.SIGTERM)
-        process.wait(LIMIT_S)
-
-
-def is_ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/ready").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 def test_streams_go_on_after_deaths(llama: Path, cluster: str, tmp_path: Path) -> None:
     """Of an actor, of the rank in it, and of the engine, which Ray knows as the owner of both."""
     log = tmp_path / "log"
-    with serving(llama, cluster, log) as (client, process):
-        model = client.get("/v1/models").json()["data"][0]["id"]
-        body = {"model": model, "prompt": [1, 2, 3, 4, 5], "max_tokens": 200, "ignore_eos": True, "temperature": 0}
-        whole = client.post("/v1/completions", json=body).raise_for_status().json()["choices"][0]["text"]
+    words = ["--tensor-parallel-size", "2", "--distributed-executor-backend", "ray"]
+    with serving(llama, cluster, log, words) as (client, process):
+        whole = answer(client)
         for victims in (actors, ranks, lambda: engines(process.pid)):
-            text = ""
-            with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
-                for place, line in enumerate(line for line in answer.iter_lines() if line.startswith("data: {")):
-                    text += json.loads(line[6:])["choices"][0]["text"]
-                    if place == 5:
-                        (victim,) = victims()
-                        victim.kill()
-            assert text == whole
+
+            def kill(victims: Callable[[], list[psutil.Process]] = victims) -> None:
+                (victim,) = victims()
+                victim.kill()
+
+            assert streamed(client, kill) == whole
         assert "was lost with its Ray actor in step" in log.read_text()
     assert process.returncode == 0, log.read_text()
     nothing_is_left()
@@ -262,7 +192,7 @@ def test_without_a_cluster_the_start_says_how_to_get_one(
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", nothing)
     with pytest.raises(UserError, match=r"no Ray cluster was found \(Could not find .*\); start one with `ray start --head`"):
-        joined.Cluster()
+        joined.Cluster("--flag")
     monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.1:10001")
     with pytest.raises(UserError, match="is that of a remote client"):
-        joined.Cluster()
+        joined.Cluster("--flag")

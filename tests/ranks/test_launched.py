@@ -31,6 +31,7 @@ from core_distributed.launched import clients
 from core_distributed.launched.clients import FollowingClient, LeadingClient
 from core_distributed.launched.meeting import Launched, Place, arguments_of, meet
 from core_distributed.maker import RanksMaker
+from core_platforms.cpu.processors import default_threads
 from core_supervision.link.secured import read_secret
 from tests.apis.serving_processes import ROOT, free_port
 from tests.ranks.launched_script import GREEDY, WHOLE, answers
@@ -138,6 +139,10 @@ def test_ranks_meet_in_the_store(llama: Path) -> None:
         own, other = met[0], met[1]
         assert (own.arguments.address, own.arguments.port) == (other.arguments.address, other.arguments.port)
         assert own.arguments.address == "127.0.0.1" and own.arguments.port != port and not own.arguments.launched
+        whole = config_of(llama, 0)
+        assert own.config.cache.memory_bytes == other.config.cache.memory_bytes == whole.cache.memory_bytes // 2
+        threads = [each.config.plugins.arguments["platform.cpu"]["threads"] for each in (own, other)]
+        assert threads == [max(default_threads() // 2, 1)] * 2
         paths = [each.arguments.key_file for each in (own, other)]
         assert paths[0] != paths[1] and read_secret(str(paths[0])) == read_secret(str(paths[1]))
         own.close()

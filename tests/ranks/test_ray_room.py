@@ -62,6 +62,10 @@ def test_bundles_of_a_machine_share_its_memory(llama: Path) -> None:
     config = _config_of(whole, 3, 2)
     assert config.plugins.arguments["platform.cpu"]["threads"] == 3
     assert config.cache.memory_bytes == whole.cache.memory_bytes // 2
+    bound = resolved(llama, platform_config={"thread_binding": "auto"}).engine
+    assert _config_of(bound, 3, 1).plugins.arguments["platform.cpu"]["thread_binding"] == "auto"
+    with pytest.raises(UserError, match="thread_binding auto: Ray has placed 2 bundles of this engine on one node"):
+        _config_of(bound, 3, 2)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def _serve(words: list[str], signals: StopSignals) -> int:
 
             end_with_starter()
         remote = resolution.server.remote
+        if remote is not None and remote.on_ray:
+            return _serve_on_ray(resolution, process, signals)
         if remote is not None and remote.role == "engine":
             from core_apis.remote.engine_server import serve_engine
 
@@ -85,6 +87,23 @@ def _serve_several(words: list[str], signals: StopSignals) -> int:
 
     _say(f"Starting version {__version__}.")
     return serve_several(words, signals)
+
+
+def _serve_on_ray(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
+    """Serve with engines that Ray starts, or be one of these."""
+    remote = resolution.server.remote
+    assert remote is not None
+    if remote.role == "engine":
+        from core_apis.processes.several_servers import end_with_starter
+        from core_apis.remote.engine_server import serve_engine
+
+        end_with_starter()
+        return serve_engine(resolution, process, signals)
+    from core_apis.remote.ray_engines import RayEngines
+    from core_apis.server.launch import serve as launch
+
+    with RayEngines(resolution) as engines:
+        return launch(engines.resolution, process, signals)
 
 
 def _met(resolution: Resolution) -> Resolution:

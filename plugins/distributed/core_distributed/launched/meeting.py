@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import platform
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,6 +24,8 @@ from core_distributed.hosts.free_ports import free_ports
 from core_distributed.hosts.made_key import MadeKey
 from core_distributed.hosts.sockets import own_address
 from core_distributed.layout import Layout, num_wires
+from core_distributed.rank_config import rank_config
+from core_platforms.cpu.processors import usable_processors
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -32,6 +36,9 @@ AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 """Set by torchrun to `True` where its own process keeps the store; otherwise rank 0 does."""
 RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
 """How often torchrun has started the ranks again; its store still has what earlier ones left."""
+
+
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -89,12 +96,36 @@ def meet(config: EngineConfig, number: int) -> Launched:
         place, key = _leave(store, name, arguments) if number == 0 else _take(store, name, arguments, limit)
         if number == 0:
             store.wait([f"{name}/met"], limit)
+        config = _share_of(store, name, config, number)
     except DistError as error:
         raise CoreError(
             f"The {arguments.nodes} ranks have not met in the store at {where} within {arguments.join_seconds:g} s: is every "
             f"one of them started, with the same MASTER_ADDR and MASTER_PORT? torch says: {_first_line(error)}"
         ) from error
     return Launched(config, number, place, key, store)
+
+
+def _share_of(store: TCPStore, name: str, config: EngineConfig, number: int) -> EngineConfig:
+    """Return a rank's configuration: its share of the threads and of the cache of its host.
+
+    Ranks that a launcher has bound to other processors share none of these.
+    """
+    size = arguments_of(config).nodes
+    store.set(f"{name}/host/{number}", _home())
+    store.wait([f"{name}/host/{other}" for other in range(size)])
+    homes = [store.get(f"{name}/host/{other}").decode() for other in range(size)]
+    neighbours = [other for other in range(size) if homes[other] == homes[number]]
+    if store.add(f"{name}/shared", 1) == size:
+        store.set(f"{name}/done", b"1")
+    if number == 0:  # it may keep the store
+        store.wait([f"{name}/done"])
+    return rank_config(config, neighbours.index(number), len(neighbours), leads=number == 0)
+
+
+def _home() -> str:
+    """Return a text that processes have in common that may run on the same processors of the same machine."""
+    machine = BOOT.read_text(encoding="ascii").strip() if BOOT.exists() else platform.node()
+    return f"{machine} {usable_processors()}"
 
 
 def _store(arguments: RanksArguments, number: int, limit: datetime.timedelta) -> TCPStore:

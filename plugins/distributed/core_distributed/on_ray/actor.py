@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from core.api.config import EngineConfig
+from core.api.errors import CoreError
 from core.logging_setup import setup_logging
 from core_distributed.arguments import RanksArguments
 from core_distributed.hosts.made_key import MadeKey
@@ -31,4 +32,7 @@ class HostActor:
     def run(self) -> None:
         """Serve the engine until it or a rank ends. Raises CoreError when this node is turned away."""
         setup_logging("INFO", f"node {self._number}", config=self._config.log_config)
-        self._server.serve_one()
+        try:
+            self._server.serve_one()
+        except CoreError as error:  # as an error that Ray can carry, whatever its subclass is made of
+            raise CoreError(str(error)) from None

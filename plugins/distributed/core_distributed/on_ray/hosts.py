@@ -18,14 +18,14 @@ from typing import Any, Final
 import msgspec
 
 from core.api.config import EngineConfig
-from core.api.errors import CoreError
+from core.api.errors import UserError
 from core_distributed.arguments import RanksArguments, RayArguments
 from core_distributed.hosts.free_ports import free_ports
 from core_distributed.hosts.made_key import MadeKey
 from core_distributed.hosts.nodes import Nodes
 from core_distributed.layout import Layout, num_wires
 from core_distributed.on_ray.actor import HostActor
-from core_distributed.on_ray.cluster import FLAG, Cluster
+from core_distributed.on_ray.cluster import Cluster
 from core_distributed.rank_config import CPU
 
 logger = logging.getLogger(__name__)
@@ -33,12 +33,11 @@ logger = logging.getLogger(__name__)
 HANDED_ON: Final = ("HF_HOME", "HF_HUB_OFFLINE", "TMPDIR")
 """Variables of this process's environment that actors get. Their environment is otherwise that of their Ray node."""
 LOOK_S: Final = 0.25
-FIRST_REMINDER_S: Final = 2.0
-REMIND_S: Final = 30.0
 END_S: Final = 2.0
 """Limit of seconds in which actors end by themselves."""
 LAST_WORDS_S: Final = 0.2
 """Seconds for which a node's own account of its end is waited for."""
+LONGEST_TEXT: Final = 500
 PINNED: Final = 0.001
 """Share of the resource that each node of a cluster has under its address; a bundle with it is placed there."""
 
@@ -52,7 +51,7 @@ class RayHosts:
 
     def __init__(self, config: EngineConfig, arguments: RayArguments) -> None:
         self._own = arguments
-        self._cluster = Cluster()
+        self._cluster = Cluster("--distributed-executor-backend ray")
         self._key = MadeKey()
         layout = Layout(arguments.ranks, arguments.stages, arguments.nodes)
         address = arguments.address or self._cluster.address
@@ -70,9 +69,13 @@ class RayHosts:
 
     def place(self) -> None:
         """Reserve the bundles. Raises CoreError when Ray has no place."""
-        self._wait_for_place()
+        own = self._own
+        bundles: list[dict[str, float]] = [{"CPU": self._threads} for _ in range(own.nodes)]
+        bundles[0][f"node:{self._cluster.address}"] = PINNED
+        strategy = "STRICT_SPREAD" if own.spread else "PACK"
+        self._group = self._cluster.reserve(bundles, strategy, own.join_seconds)
         homes: dict[int, str] = self._cluster.ray.util.placement_group_table(self._group)["bundles_to_node_id"]
-        for number in range(self._own.nodes):
+        for number in range(own.nodes):
             neighbours = sum(home == homes[number] for home in homes.values())
             self._configs.append(_config_of(self.config, self._threads, neighbours))
         self.config = self._configs[0]
@@ -105,28 +108,9 @@ class RayHosts:
             if self._group is not None:
                 ray.util.remove_placement_group(self._group)
         except Exception as error:  # of a cluster that is gone, whose actors are gone as well
-            logger.warning("Ray cannot end the actors of this engine: %s", _first_line(error))
+            logger.warning("Ray cannot end the actors of this engine: %s", _shortened(error))
         self._cluster.close()
         self._key.close()
-
-    def _wait_for_place(self) -> None:
-        """Wait for the placement group."""
-        own = self._own
-        bundles: list[dict[str, float]] = [{"CPU": self._threads} for _ in range(own.nodes)]
-        bundles[0][f"node:{self._cluster.address}"] = PINNED
-        strategy = "STRICT_SPREAD" if own.spread else "PACK"
-        self._group = self._cluster.ray.util.placement_group(bundles, strategy=strategy)
-        begin = time.monotonic()
-        wait_s = FIRST_REMINDER_S
-        asked = f"{own.nodes} bundles of {self._threads} processors" + (", each on a node of its own" if own.spread else "")
-        while not self._group.wait(min(wait_s, max(own.join_seconds - (time.monotonic() - begin), 0.01))):
-            if time.monotonic() - begin >= own.join_seconds:
-                raise CoreError(
-                    f"{FLAG}: Ray has had no place within {own.join_seconds:g} s for {asked} ({self._cluster.room()}); give "
-                    "fewer ranks, fewer threads (--platform-config.threads), or the cluster more nodes."
-                )
-            logger.warning("Waiting for a place in the Ray cluster for %s (%s)", asked, self._cluster.room())
-            wait_s = REMIND_S
 
     def _options(self, number: int) -> dict[str, Any]:
         """Return how the actor of a node is started."""
@@ -166,12 +150,12 @@ class RayHosts:
         try:
             ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            return f"could not run: {_first_line(error.cause)}"
+            return f"could not run: {_shortened(error.cause)}"
         except ray.exceptions.RayActorError as error:
             logger.error("Ray says: %s", error)
             return "was lost with its Ray actor"
         except Exception as error:
-            return f"was lost with its Ray actor: {_first_line(error)}"
+            return f"could not run: {_shortened(error)}"
         time.sleep(LAST_WORDS_S)
         return "has ended"
 
@@ -185,10 +169,17 @@ def _threads_of(config: EngineConfig) -> int | None:
 def _config_of(config: EngineConfig, threads: int, neighbours: int) -> EngineConfig:
     """Return the configuration of a bundle. neighbours: bundles on its machine, which share the memory of the KV cache."""
     own = {**config.plugins.arguments.get(CPU, {}), "threads": threads}
+    if neighbours > 1 and own.get("thread_binding", "none") != "none":
+        raise UserError(
+            f"--platform-config.thread_binding {own['thread_binding']}: Ray has placed {neighbours} bundles of this engine on one "
+            "node, whose threads would have the same processors; leave it out, or give --nnodes."
+        )
     plugins = msgspec.structs.replace(config.plugins, arguments={**config.plugins.arguments, CPU: own})
     cache = msgspec.structs.replace(config.cache, memory_bytes=config.cache.memory_bytes // neighbours)
     return msgspec.structs.replace(config, plugins=plugins, cache=cache)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
+def _shortened(error: BaseException) -> str:
+    """Return an error's text in one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return (text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 3] + "...").rstrip(".")
