@@ -21,6 +21,24 @@ HOST_ACTOR, ENGINE_ACTOR = "ray::HostActor", "ray::EngineActor"
 BODY = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 200, "ignore_eos": True, "temperature": 0}
 
 
+@contextmanager
+def one_node() -> Iterator[str]:
+    """A cluster of one node with four processors, protected by a token as Ray's clusters are; its address."""
+    import ray
+
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of more than thirty-two characters"}
+    before = {name: os.environ.get(name) for name in token}
+    os.environ.update(token)  # processes that join the cluster inherit them
+    try:
+        ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, logging_level="WARNING")
+        yield ray.get_runtime_context().gcs_address
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
+
+
 def words_of(process: psutil.Process) -> list[str]:
     """The command line of a process that runs."""
     try:

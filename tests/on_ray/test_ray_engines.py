@@ -7,19 +7,18 @@ import httpx
 import psutil
 import pytest
 
-from tests.on_ray.site import ENGINE_ACTOR, actors_of, answer, nothing_is_left, serving, streamed, until
+from tests.on_ray.site import ENGINE_ACTOR, actors_of, answer, nothing_is_left, one_node, serving, streamed, until
 from tests.tiny_models import save_checkpoint
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 WORDS = ["--data-parallel-size", "2", "--data-parallel-backend", "ray"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[str]:
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, logging_level="WARNING")
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
+    with one_node() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import pytest
 from core import LLM
 from core.api.errors import CoreError, EngineDeadError, UserError
 from core_distributed.executor import RanksExecutor
-from tests.on_ray.site import actors, answer, groups, nothing_is_left, ranks, serving, streamed, until
+from tests.on_ray.site import actors, answer, groups, nothing_is_left, one_node, ranks, serving, streamed, until
 from tests.ranks.test_ranks import DIGITS, DRAWN, FEW, GREEDY, answers
 from tests.tiny_models import save_checkpoint
 
@@ -29,9 +29,8 @@ ON_RAY = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray", "eng
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[str]:
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, logging_level="WARNING")
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
+    with one_node() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

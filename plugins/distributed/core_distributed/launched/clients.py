@@ -10,6 +10,7 @@ scheduler; the others compute what it plans, in children of theirs, and return w
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ from core_distributed.launched.meeting import Launched, meet
 from core_distributed.launched.torch_group import open_group
 from core_supervision.link.inproc import InprocClient
 from core_supervision.link.ledger import Ledger
+
+logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 RAISED: Final = {kind.__name__: kind for kind in (UserError, EngineDeadError, UtilityError)}
@@ -62,7 +65,7 @@ class LeadingClient:
             self._client = InprocClient(launched.config)
         except Exception as error:
             self._sender.gather(LAST_S)
-            self._sender.send(Answer(0, "start", failure=_failure(error)))
+            self._tell(Answer(0, "start", failure=_failure(error)))
             self._sender.close()
             if isinstance(error, PluginError):  # the others would have to leave out the same plugin
                 raise CoreError(str(error)) from error
@@ -126,10 +129,17 @@ class LeadingClient:
         try:
             value = work()
         except Exception as error:
-            self._sender.send(Answer(self._number, call, digest, failure=_failure(error)))
+            self._tell(Answer(self._number, call, digest, failure=_failure(error)))
             raise
         self._sender.send(Answer(self._number, call, digest, msgspec.msgpack.encode(value)))
         return value
+
+    def _tell(self, answer: Answer) -> None:
+        """Hand an error on, which may be that another rank is gone."""
+        try:
+            self._sender.send(answer)
+        except CoreError as error:
+            logger.warning("%s", error)
 
 
 class FollowingClient:

@@ -103,7 +103,7 @@ def _connect(ray: Any, flag: str) -> None:
     try:
         with _same_handlers():
             ray.init(address="auto", configure_logging=False, log_to_driver=True)
-    except ConnectionError as error:
+    except (ConnectionError, RuntimeError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{flag}: no Ray cluster was found ({first}); start one with `ray start --head`, or name one in {ADDRESS}."
