@@ -81,7 +81,12 @@ LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
 CONTEXT = RANKS | {"decode_context_parallel_size": 2}
 NODES = RANKS | {"nnodes": 2}
-LAUNCHED = NODES | {"distributed_executor_backend": "external_launcher", "node_rank": 1, "master_addr": "a", "master_port": 5}
+LAUNCHED = NODES | {
+    "distributed_executor_backend": "external_launcher",
+    "node_rank": 1,
+    "master_addr": "a",
+    "master_port": 5,
+}
 ENGINES = {"data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_backend": "ray"}
 ON_RAY = RANKS | {"distributed_executor_backend": "ray"}
 TOLD = {"enable_return_routed_experts": True}

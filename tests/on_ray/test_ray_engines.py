@@ -41,6 +41,7 @@ def test_engines_come_from_ray_and_go_with_the_server(llama: Path, cluster: str,
     with serving(llama, cluster, tmp_path / "log", words) as (client, process):
         assert len(actors_of(ENGINE_ACTOR)) == 2 - local and states(client) == ["running", "running"]
         whole = answer(client)
+
         def kill_the_engine() -> None:
             engine_of(actors_of(ENGINE_ACTOR)[0]).kill()
 

@@ -91,7 +91,9 @@ def test_a_killed_rank_is_named(llama: Path) -> None:
         (rank,) = ranks()
         rank.kill()
         host = os.uname().nodename
-        assert f"Rank 1 of 2 (process {rank.pid} of node 1, {host}) was killed by signal 9 (SIGKILL) in step" in dies(llm)
+        assert f"Rank 1 of 2 (process {rank.pid} of node 1, {host}) was killed by signal 9 (SIGKILL) in step" in dies(
+            llm
+        )
     nothing_is_left()
 
 
@@ -129,7 +131,11 @@ def test_an_actor_that_cannot_load_says_why(llama: Path, monkeypatch: pytest.Mon
     def other(config: Any, *rest: Any) -> Any:
         found = whole(config, *rest)
         model = hosts.msgspec.structs.replace(found.model, dtype="float32")
-        return hosts.msgspec.structs.replace(found, model=model) if actors_begin.is_set() else (actors_begin.set() or found)
+        return (
+            hosts.msgspec.structs.replace(found, model=model)
+            if actors_begin.is_set()
+            else (actors_begin.set() or found)
+        )
 
     actors_begin = threading.Event()  # set once rank 0 has its own configuration
     monkeypatch.setattr(hosts, "_config_of", other)
@@ -140,7 +146,9 @@ def test_an_actor_that_cannot_load_says_why(llama: Path, monkeypatch: pytest.Mon
 
 def test_a_cluster_without_room_says_what_it_has(llama: Path) -> None:
     settings = {**ON_RAY, "engine_connect_timeout": 1.0, "platform_config": {"threads": 3}}
-    with pytest.raises(CoreError, match=r"no place within 1 s for 2 bundles of 3 processors \(processors of the nodes: .*: 4"):
+    with pytest.raises(
+        CoreError, match=r"no place within 1 s for 2 bundles of 3 processors \(processors of the nodes: .*: 4"
+    ):
         LLM(model=str(llama), **FEW, **settings)
     nothing_is_left()
 
@@ -190,7 +198,9 @@ def test_without_a_cluster_the_start_says_how_to_get_one(
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", nothing)
-    with pytest.raises(UserError, match=r"no Ray cluster was found \(Could not find .*\); start one with `ray start --head`"):
+    with pytest.raises(
+        UserError, match=r"no Ray cluster was found \(Could not find .*\); start one with `ray start --head`"
+    ):
         joined.Cluster("--flag")
     monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.1:10001")
     with pytest.raises(UserError, match="is that of a remote client"):

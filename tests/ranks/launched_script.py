@@ -40,7 +40,11 @@ def main() -> None:
     model, folder = sys.argv[1:]
     launched = {"tensor_parallel_size": 2, "distributed_executor_backend": "external_launcher"}
     llm = LLM(model, **launched, **WHOLE, enable_sleep_mode=True, engine_connect_timeout=120)
-    found: dict[str, Any] = {"greedy": answers(llm, GREEDY), "drawn": answers(llm, DRAWN), "digits": answers(llm, DIGITS)}
+    found: dict[str, Any] = {
+        "greedy": answers(llm, GREEDY),
+        "drawn": answers(llm, DRAWN),
+        "digits": answers(llm, DIGITS),
+    }
     stop = found["greedy"][0][1][4:6]
     found["stopped"] = answers(llm, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, stop=[stop]))
     try:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,7 +122,9 @@ def test_rank_0_serves_and_streams_outlive_a_rank(llama: Path) -> None:
             for place, line in enumerate(line for line in answer.iter_lines() if line.startswith("data: {")):
                 text += json.loads(line[6:])["choices"][0]["text"]
                 if place == 5:
-                    (rank,) = [each for each in process.children(recursive=True) if "core_distributed.rank" in each.cmdline()]
+                    (rank,) = [
+                        each for each in process.children(recursive=True) if "core_distributed.rank" in each.cmdline()
+                    ]
                     rank.kill()
         assert text == whole
 
@@ -130,13 +133,8 @@ def test_ranks_meet_in_the_store(llama: Path) -> None:
     """Twice in the same run, as a script with two engines does; rank 0 keeps the store, where no launcher does."""
     port = free_port()
     for _ in range(2):
-        met: dict[int, Launched] = {}
-        threads = [threading.Thread(target=lambda n=n: met.update({n: meet(config_of(llama, n, port), n)})) for n in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT_S)
-        own, other = met[0], met[1]
+        with ThreadPoolExecutor() as pool:
+            own, other = pool.map(lambda number: meet(config_of(llama, number, port), number), range(2))
         assert (own.arguments.address, own.arguments.port) == (other.arguments.address, other.arguments.port)
         assert own.arguments.address == "127.0.0.1" and own.arguments.port != port and not own.arguments.launched
         whole = config_of(llama, 0)

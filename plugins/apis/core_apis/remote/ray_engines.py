@@ -33,7 +33,9 @@ FLAG: Final = "--data-parallel-backend ray"
 LOOK_S: Final = 0.5
 END_S: Final = 15.0
 """Limit of seconds in which engines end by themselves."""
-OF_THE_API_SERVER: Final = frozenset({"config", "data_parallel_size_local", "data_parallel_address", "data_parallel_rpc_port"})
+OF_THE_API_SERVER: Final = frozenset(
+    {"config", "data_parallel_size_local", "data_parallel_address", "data_parallel_rpc_port"}
+)
 
 
 class RayEngines:
@@ -82,7 +84,9 @@ class RayEngines:
         ray = self._cluster.ray
         threads = (self.resolution.given.get("platform_config") or {}).get("threads")
         threads = int(threads or self._cluster.share(len(self._ranks)))
-        self._group = self._cluster.reserve([{"CPU": float(threads)} for _ in self._ranks], "PACK", self._remote.patience_s)
+        self._group = self._cluster.reserve(
+            [{"CPU": float(threads)} for _ in self._ranks], "PACK", self._remote.patience_s
+        )
         actor = ray.remote(EngineActor)
         for place, rank in enumerate(self._ranks):
             started = actor.options(

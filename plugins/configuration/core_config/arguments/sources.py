@@ -34,7 +34,7 @@ LAUNCHER = {
     "MASTER_ADDR": "master_addr",
     "MASTER_PORT": "master_port",
 }
-"""Variables that torchrun sets for each process it starts; read with `--distributed-executor-backend external_launcher` alone."""
+"""Variables that torchrun sets for its processes, read with `--distributed-executor-backend external_launcher` alone."""
 LONGEST_VALUE = 200
 
 Layer = dict[str, Given]

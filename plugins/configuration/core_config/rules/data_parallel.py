@@ -166,11 +166,13 @@ def ray_starts_engines(facts: Facts) -> Findings:
         yield Problem("data_parallel_backend ray: only `core serve` has engines that Ray starts; leave it out.")
     for name in ("data_parallel_rank", "data_parallel_hybrid_lb", MULTI_PORT):
         if facts[name] is not None and facts[name] is not False:
-            yield Problem(f"{flag_of(name)}: not with --data-parallel-backend ray, with which one command starts all engines.")
+            yield Problem(
+                f"{flag_of(name)}: not with --data-parallel-backend ray, with which one command starts all engines."
+            )
             return
     if local is None:
         yield Problem(
-            "--data-parallel-backend ray: give --data-parallel-size-local, the engines of this command's own; 0: Ray starts all."
+            "--data-parallel-backend ray: give --data-parallel-size-local, this command's own engines; 0: Ray starts all."
         )
     elif local >= size:
         yield Warn("--data-parallel-backend ray: no effect, since --data-parallel-size-local leaves Ray no engine.")

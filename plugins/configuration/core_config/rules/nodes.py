@@ -87,8 +87,8 @@ def launchers_start_all_ranks(facts: Facts) -> Findings:
     started, ranks = facts["nnodes"], num_ranks(facts)
     if not facts.given("node_rank") or not facts.given("nnodes"):
         yield Problem(
-            "--distributed-executor-backend external_launcher: RANK and WORLD_SIZE are not set, so no launcher has started this "
-            "process; start it with torchrun, or give mp, with which the engine starts all ranks itself."
+            "--distributed-executor-backend external_launcher: RANK and WORLD_SIZE are not set, so no launcher has started "
+            "this process; start it with torchrun, or give mp, with which the engine starts all ranks itself."
         )
     elif started != ranks:
         yield Problem(
@@ -101,7 +101,9 @@ def launchers_start_all_ranks(facts: Facts) -> Findings:
             "torchrun sets both."
         )
     if facts.given("engine_key_file"):
-        yield Warn("--engine-key-file: no effect with external_launcher: rank 0 hands on a key that it makes at its start.")
+        yield Warn(
+            "--engine-key-file: no effect with external_launcher: rank 0 hands on a key that it makes at its start."
+        )
 
 
 def ray_starts_all_ranks(facts: Facts) -> Findings:

@@ -166,7 +166,9 @@ class FollowingClient:
     @property
     def worker(self) -> NoReturn:
         """Raise RequestError: this rank's worker is in a process of its own."""
-        raise RequestError(f"The worker of rank {self._launched.number} is in a process of its own; ask rank 0 for its own.")
+        raise RequestError(
+            f"The worker of rank {self._launched.number} is in a process of its own; ask rank 0 for its own."
+        )
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
         """Expect the answers of these sequences, which rank 0 has queued."""
@@ -219,7 +221,9 @@ class FollowingClient:
         if (answer.number, answer.call) != (self._number, call):
             raise CoreError(f"{name} has made another call ({call}) than rank 0 ({answer.call}): {same}.")
         if self._number and answer.digest != _digest(arguments):
-            raise CoreError(f"{name} has made the call {call} with other arguments than rank 0: {same}, with the same inputs.")
+            raise CoreError(
+                f"{name} has made the call {call} with other arguments than rank 0: {same}, with the same inputs."
+            )
         self._number += 1
         if answer.failure is not None:
             raise _raised(answer.failure)

@@ -54,7 +54,9 @@ class Cluster:
 
     def room(self) -> str:
         """Return the processors of each node, and what is free of all, for people."""
-        processors = ", ".join(f"{node['NodeManagerAddress']}: {node['Resources'].get('CPU', 0):g}" for node in self._nodes)
+        processors = ", ".join(
+            f"{node['NodeManagerAddress']}: {node['Resources'].get('CPU', 0):g}" for node in self._nodes
+        )
         free = self.ray.available_resources().get("CPU", 0)
         return f"processors of the nodes: {processors}; free now: {free:g}"
 
@@ -69,8 +71,8 @@ class Cluster:
             if time.monotonic() - begin >= limit_s:
                 self.ray.util.remove_placement_group(group)
                 raise CoreError(
-                    f"{self._flag}: Ray has had no place within {limit_s:g} s for {asked} ({self.room()}); ask for fewer of them "
-                    "or fewer threads (--platform-config.threads), or give the cluster more nodes."
+                    f"{self._flag}: Ray has had no place within {limit_s:g} s for {asked} ({self.room()}); ask for fewer "
+                    "of them or fewer threads (--platform-config.threads), or give the cluster more nodes."
                 )
             logger.warning("Waiting for a place in the Ray cluster for %s (%s)", asked, self.room())
             wait_s = REMIND_S
@@ -97,8 +99,8 @@ def _connect(ray: Any, flag: str) -> None:
     address = os.environ.get(ADDRESS, "")
     if address.startswith("ray://"):
         raise UserError(
-            f"{flag}: {ADDRESS} {address} is that of a remote client, and rank 0 is in this process; start the engine on a node "
-            f"of the cluster, with {ADDRESS}=HOST:PORT or without it."
+            f"{flag}: {ADDRESS} {address} is that of a remote client, and rank 0 is in this process; start the engine on a "
+            f"node of the cluster, with {ADDRESS}=HOST:PORT or without it."
         )
     try:
         with _same_handlers():

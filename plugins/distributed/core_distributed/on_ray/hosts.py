@@ -171,8 +171,8 @@ def _config_of(config: EngineConfig, threads: int, neighbours: int) -> EngineCon
     own = {**config.plugins.arguments.get(CPU, {}), "threads": threads}
     if neighbours > 1 and own.get("thread_binding", "none") != "none":
         raise UserError(
-            f"--platform-config.thread_binding {own['thread_binding']}: Ray has placed {neighbours} bundles of this engine on one "
-            "node, whose threads would have the same processors; leave it out, or give --nnodes."
+            f"--platform-config.thread_binding {own['thread_binding']}: Ray has placed {neighbours} bundles of this engine on "
+            "one node, whose threads would have the same processors; leave it out, or give --nnodes."
         )
     plugins = msgspec.structs.replace(config.plugins, arguments={**config.plugins.arguments, CPU: own})
     cache = msgspec.structs.replace(config.cache, memory_bytes=config.cache.memory_bytes // neighbours)
