@@ -18,7 +18,7 @@ from tests.apis.serving_processes import ROOT, free_port
 
 LIMIT_S = 120
 HOST_ACTOR, ENGINE_ACTOR = "ray::HostActor", "ray::EngineActor"
-BODY = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 200, "ignore_eos": True, "temperature": 0}
+BODY = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 200, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
 
 
 @contextmanager
@@ -115,18 +115,18 @@ def is_ready(client: httpx.Client) -> bool:
         return False
 
 
-def answer(client: httpx.Client) -> str:
-    """The answer as a whole."""
-    text: Any = client.post("/v1/completions", json={"model": "model", **BODY}).raise_for_status().json()
-    return str(text["choices"][0]["text"])
+def answer(client: httpx.Client) -> list[int]:
+    """The token ids of the answer."""
+    found: Any = client.post("/v1/completions", json={"model": "model", **BODY}).raise_for_status().json()
+    return list(found["choices"][0]["token_ids"])
 
 
-def streamed(client: httpx.Client, meanwhile: Callable[[], None] | None = None) -> str:
-    """The pieces of the same answer. meanwhile: called after the first pieces."""
-    text = ""
+def streamed(client: httpx.Client, meanwhile: Callable[[], None] | None = None) -> list[int]:
+    """The token ids of the same answer, as a stream. meanwhile: called after the first pieces."""
+    found: list[int] = []
     with client.stream("POST", "/v1/completions", json={"model": "model", **BODY, "stream": True}) as stream:
         for place, line in enumerate(line for line in stream.iter_lines() if line.startswith("data: {")):
-            text += json.loads(line[6:])["choices"][0]["text"]
+            found += json.loads(line[6:])["choices"][0].get("token_ids") or []
             if place == 5 and meanwhile is not None:
                 meanwhile()
-    return text
+    return found
