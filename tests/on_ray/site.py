@@ -18,6 +18,9 @@ from tests.apis.serving_processes import ROOT, free_port
 
 LIMIT_S = 120
 HOST_ACTOR, ENGINE_ACTOR = "ray::HostActor", "ray::EngineActor"
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of more than thirty-two characters"}
+os.environ.update(TOKEN)
+"""Ray reads these when it is imported, and processes that join the cluster inherit them."""
 BODY = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 200, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
 
 
@@ -26,17 +29,11 @@ def one_node() -> Iterator[str]:
     """A cluster of one node with four processors, protected by a token as Ray's clusters are; its address."""
     import ray
 
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of more than thirty-two characters"}
-    before = {name: os.environ.get(name) for name in token}
-    os.environ.update(token)  # processes that join the cluster inherit them
     try:
         ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, logging_level="WARNING")
         yield ray.get_runtime_context().gcs_address
     finally:
         ray.shutdown()
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({} if value is None else {name: value})
 
 
 def words_of(process: psutil.Process) -> list[str]:

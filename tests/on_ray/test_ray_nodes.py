@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/net/tun").exists(), reason="namespaces need root"),
 ]
 PORT, RAY_PORT = 8124, 6390
-TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of more than thirty-two characters"}
 
 
 class Command:
@@ -39,7 +38,7 @@ class Command:
         self._log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [*network.words(side), sys.executable, "-m", *words], cwd=ROOT, env={**os.environ, **TOKEN, **environment},
+                [*network.words(side), sys.executable, "-m", *words], cwd=ROOT, env={**os.environ, **environment},
                 stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
