@@ -30,7 +30,7 @@ def one_node() -> Iterator[str]:
     import ray
 
     try:
-        ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, logging_level="WARNING")
+        ray.init("local", num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, logging_level="WARNING")
         yield ray.get_runtime_context().gcs_address
     finally:
         ray.shutdown()
