@@ -180,6 +180,7 @@ def _config_of(config: EngineConfig, threads: int, neighbours: int) -> EngineCon
 
 
 def _shortened(error: BaseException) -> str:
-    """Return an error's text in one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return an error's text in one line. Of a text with a traceback, which Ray hands on, the first and the last line count."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    text = f"{lines[0]} {lines[-1]}" if any("Traceback" in line for line in lines) else " ".join(lines)
     return (text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 3] + "...").rstrip(".")
