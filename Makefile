@@ -230,7 +230,8 @@ $(VENV)/ray/.installed: $(TEST_STAMP) pyproject.toml
 		$$($(VENV)/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_core.pth
 	touch $@
 
-test-ray: $(VENV)/ray/.installed  ## examples/ray_serve.py with a real Ray (400 MB): streams, deaths, autoscaling, the end of a replica
+test-ray: $(VENV)/ray/.installed  ## ranks in actors, and examples/ray_serve.py, with a real Ray (400 MB): streams, deaths, autoscaling, the end of a replica
+	$(VENV)/ray/bin/python -m pytest -m ray tests/on_ray
 	$(VENV)/ray/bin/python -m tests.deploy.ray_serve
 
 # TRL gets a whole environment of its own: with packages of another one behind it, datasets fails to digest its tables.

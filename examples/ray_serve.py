@@ -23,6 +23,7 @@ REFUSED = (
     *(
         "api_server_count",
         "headless",
+        "data_parallel_backend",
         "host",
         "port",
         "uds",
@@ -77,7 +78,9 @@ class Replica:
             resolution = resolve_words(words)
             given = [name for name in REFUSED if resolution.arguments[name][1] not in ("default", "derived")]
             if given:
-                raise ValueError(f"{', '.join(given)}: not with Ray Serve, which has the port; leave it out.")
+                raise ValueError(
+                    f"{', '.join(given)}: not with Ray Serve, which has the port and places replicas; leave it out."
+                )
             self.engine, helper = await start_engine(resolution, process)
         except BaseException:
             process.discard()

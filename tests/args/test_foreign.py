@@ -117,7 +117,6 @@ def test_values_that_ask_for_nothing_are_accepted(row):
             ["--prefill-context-parallel-size 2: this engine does not serve", "not divided over ranks of their own"],
         ),
         (["-pcp2"], ["--prefill-context-parallel-size 2", "leave it out"]),
-        (["--distributed-executor-backend", "ray"], ["--distributed-executor-backend ray", "not started with Ray"]),
         (["-pcp=2"], ["--prefill-context-parallel-size 2"]),
         (
             ["--all2all-backend", "deepep_low_latency"],

@@ -81,6 +81,14 @@ LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
 CONTEXT = RANKS | {"decode_context_parallel_size": 2}
 NODES = RANKS | {"nnodes": 2}
+LAUNCHED = NODES | {
+    "distributed_executor_backend": "external_launcher",
+    "node_rank": 1,
+    "master_addr": "a",
+    "master_port": 5,
+}
+ENGINES = {"data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_backend": "ray"}
+ON_RAY = RANKS | {"distributed_executor_backend": "ray"}
 TOLD = {"enable_return_routed_experts": True}
 EP = RANKS | {"enable_expert_parallel": True}
 ROUND_ROBIN = {"expert_placement_strategy": "round_robin"}
@@ -654,6 +662,29 @@ CASES = [
      "node 0 of --nnodes 2 answers requests"),
     ("nodes_have_one_engine", [NODES | {"node_rank": 1}], [NODES | {"node_rank": 1}, {"context": "llm"}],
      "only `core serve` computes for the engine of another node"),
+    ("nodes_have_one_engine", [LAUNCHED, {"context": "llm"}], [LAUNCHED | {"enable_eplb": True}],
+     "--enable-eplb: not with --distributed-executor-backend external_launcher"),
+    ("launchers_start_all_ranks", [LAUNCHED], [RANKS | {"distributed_executor_backend": "external_launcher"}],
+     "RANK and WORLD_SIZE are not set"),
+    ("launchers_start_all_ranks", [LAUNCHED], [LAUNCHED | {"tensor_parallel_size": 8}], "torchrun --nproc-per-node 8"),
+    ("launchers_start_all_ranks", [LAUNCHED], [{name: LAUNCHED[name] for name in LAUNCHED if name != "master_addr"}],
+     "MASTER_ADDR and MASTER_PORT are not set"),
+    ("launchers_start_all_ranks", [NODES | {"engine_key_file": "/key"}], [LAUNCHED | {"engine_key_file": "/key"}],
+     "--engine-key-file: no effect with external_launcher"),
+    ("ray_starts_all_ranks", [ON_RAY | {"ray_workers_use_nsight": True}], [RANKS | {"ray_workers_use_nsight": True}],
+     "--ray-workers-use-nsight: no effect without"),
+    ("ray_starts_all_ranks", [ON_RAY], [{"distributed_executor_backend": "ray"}], "no effect with one rank"),
+    ("ray_starts_all_ranks", [ON_RAY | {"nnodes": 2}], [ON_RAY | {"nnodes": 2, "node_rank": 1}], "Ray starts all nodes"),
+    ("ray_starts_all_ranks", [NODES | {"engine_key_file": "/key"}], [ON_RAY | {"engine_key_file": "/key"}],
+     "--engine-key-file: no effect with Ray"),
+    ("ranks_run_on_mp", [RANKS], [ON_RAY], ("executor", "ray")),
+    ("ranks_lack_some_features", [RANKS | {"kv_offloading_size": 1.0}], [ON_RAY | {"kv_offloading_size": 1.0}],
+     "--kv-offloading-size: not with --distributed-executor-backend ray"),
+    ("ray_starts_engines", [ENGINES], [ENGINES, {"context": "llm"}], "only `core serve` has engines that Ray starts"),
+    ("ray_starts_engines", [ENGINES], [ENGINES | {"data_parallel_rank": 0}], "one command starts all engines"),
+    ("ray_starts_engines", [ENGINES], [{"data_parallel_size": 2, "data_parallel_backend": "ray"}],
+     "give --data-parallel-size-local"),
+    ("ray_starts_engines", [ENGINES], [ENGINES | {"data_parallel_size_local": 2}], "leaves Ray no engine"),
     ("meeting_needs_two", [NODES | {"engine_connect_timeout": 5.0}], [{"engine_connect_timeout": 5.0}], "no effect here"),
     ("api_servers_read_their_arguments", [NODES | {"api_key": ["k"]}], [NODES | {"node_rank": 1, "api_key": ["k"]}],
      "beside --node-rank 1"),

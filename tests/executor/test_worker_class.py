@@ -69,5 +69,7 @@ def test_an_executor_without_such_a_worker_is_named(tiny_llama: Path, tmp_path: 
     source = "from core.plugin.manifest_of import manifest_of\nKIND, CONTRACT = 'executor', 1\n"
     (tmp_path / "mine.py").write_text(source + "core_spec, core_load = manifest_of('mine', 'another', 'a.b:C')\n")
     given = {"model": str(tiny_llama), "plugins": str(tmp_path / "mine.py"), "worker_cls": "a:B", "executor": "mine"}
-    with pytest.raises(ConfigError, match="--worker-cls: only the executors torch and mp have such a worker, not mine"):
+    with pytest.raises(
+        ConfigError, match="--worker-cls: only the executors torch, mp and ray have such a worker, not mine"
+    ):
         resolve(given, context="llm", environ={})

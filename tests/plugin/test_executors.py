@@ -109,6 +109,6 @@ def test_the_engines_own_is_imported_early_and_its_failure_waits_for_the_choice(
 
 def test_the_usual_executor_is_one_of_the_engines_own():
     own = {row.name: row for row in PluginRegistry().rows("executor") if PluginRegistry().own(row)}
-    assert set(own) == {"torch", "mp"}
+    assert set(own) == {"torch", "mp", "ray"}
     assert "torch" not in own["torch"].target.split(".")
     assert sys.modules["core.engine.executors"].own_row("executor") == own["torch"]

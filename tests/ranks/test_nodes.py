@@ -210,3 +210,5 @@ def test_what_the_public_may_read_of_a_death() -> None:
     assert of_rank(f"{cut_off}; its node does not answer either.") == cut_off
     silent = "Node 1 (process 7 of host.example, 10.0.0.2) gave no sign of life for 7.5 s in step 5."
     assert of_rank(silent) == "Node 1 gave no sign of life for 7.5 s in step 5"
+    lost = "Node 1 (process 7 of host.example, 10.0.0.2) was lost with its Ray actor in step 5."
+    assert of_rank(lost) == "Node 1 was lost with its Ray actor in step 5"

@@ -375,7 +375,6 @@ def test_a_rank_that_cannot_start_says_why(llama: Path, monkeypatch: pytest.Monk
         ),
         ({"tensor_parallel_size": 2, "keep_kv": True}, "--keep-kv: not with"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "it has one rank"),
-        ({"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}, "not started with Ray"),
         ({"tensor_parallel_size": 2, "executor": "torch"}, "--executor: ranks are computed by the executor mp"),
         ({"tensor_parallel_size": 2, "speculative_config": {"method": "medusa"}}, "ngram or suffix"),
     ],

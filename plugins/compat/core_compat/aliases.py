@@ -99,7 +99,7 @@ NOT_SERVED: dict[str, str] = {
 """Modules of vLLM that are not supported, with the reason."""
 NAMES_NOT_SERVED: dict[str, str] = {
     "ModelRegistry": "models are plugins, see docs/plugins",
-    "initialize_ray_cluster": "nothing is started with Ray",
+    "initialize_ray_cluster": "an engine with Ray joins a cluster itself, see docs/ranks.md",
 }
 """Names in vLLM's package itself that are not supported, with the reason."""
 

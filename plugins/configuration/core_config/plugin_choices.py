@@ -48,7 +48,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         arguments[WORKER_CLASS] = {"cls": settings["worker_cls"]}
         executor = chosen.name("executor")
         if executor not in EXECUTORS:
-            names = " and ".join(EXECUTORS)
+            names = f"{', '.join(EXECUTORS[:-1])} and {EXECUTORS[-1]}"
             problems.append(
                 f"--worker-cls: only the executors {names} have such a worker, not {executor}; leave it out."
             )

@@ -1,7 +1,7 @@
 """Division of a model over ranks, as far as the configuration needs it.
 
 Owns: the part of a model that a rank holds, the sizes that work, and how many ranks an engine has. Never does: start a rank.
-Called by: the memory plan, `LLMEngine`.
+Called by: the memory plan, `LLMEngine`, `core serve`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,14 @@ MOST_TRIED: Final = 64
 
 def ranks_in(engine: EngineConfig) -> int:
     """Return how many processes compute the model of an engine together."""
-    own: dict[str, int] = engine.plugins.arguments.get("executor.mp") or {}
+    own: dict[str, int] = engine.plugins.arguments.get(f"executor.{engine.plugins.executor}") or {}
     return own.get("ranks", 1) * own.get("stages", 1)
+
+
+def is_launched(engine: EngineConfig) -> bool:
+    """Whether a launcher such as torchrun has started the processes that compute the model of an engine together."""
+    own: dict[str, bool] = engine.plugins.arguments.get(f"executor.{engine.plugins.executor}") or {}
+    return own.get("launched", False)
 
 
 def stages_in(spec: ModelSpec, count: int) -> list[Range]:

@@ -29,6 +29,7 @@ from core_config.pooled.pooling import find_pooling
 from core_config.quarantine import apply_quarantine
 from core_config.resolution import Resolution
 from core_config.rules import Facts
+from core_config.rules.ranks import num_nodes
 from core_config.selection.ranking import Choice
 from core_config.selection.reasons import device_type
 from core_config.served.adapters import adapter_settings
@@ -233,7 +234,7 @@ def _layout_of(attempt: Attempt, spec: ModelSpec, engine: EngineConfig, plan: Me
         tensor=settings["tensor_parallel_size"],
         stages=settings["pipeline_parallel_size"],
         gloo=settings["disable_custom_all_reduce"],
-        nodes=settings["nnodes"],
+        nodes=num_nodes(attempt.facts),
         experts=placement_of(settings),
         context=settings["decode_context_parallel_size"],
     )

@@ -1,7 +1,7 @@
-"""The arguments of the executor `mp`. Torch-free.
+"""The arguments of the executors `mp` and `ray`. Torch-free.
 
-Owns: `RanksArguments`. Called by: its manifest, the executor. The configuration sets them from `--tensor-parallel-size` and the
-like.
+Owns: `RanksArguments`, `RayArguments`. Called by: their manifests, the executor. The configuration sets them from
+`--tensor-parallel-size` and the like.
 """
 
 from __future__ import annotations
@@ -77,9 +77,32 @@ class RanksArguments(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[float, msgspec.Meta(gt=0)],
         msgspec.Meta(description="how long hosts wait for each other; --engine-connect-timeout sets it"),
     ] = 600.0
+    launched: Annotated[
+        bool,
+        msgspec.Meta(
+            description="whether address and port are those of a launcher's store, where ranks have yet to meet; "
+            "--distributed-executor-backend external_launcher sets it"
+        ),
+    ] = False
 
     @property
     def experts(self) -> ExpertPlacement:
         """How ranks share experts."""
         strategy: Strategy = "round_robin" if self.placement == "round_robin" else "linear"
         return ExpertPlacement(strategy, self.redundant_experts, self.balance_interval > 0)
+
+
+class RayArguments(RanksArguments, frozen=True, kw_only=True):
+    """The arguments of the executor `ray`. nodes: bundles of the placement group, one of which is the engine's own."""
+
+    address: Annotated[str, msgspec.Meta(description="of the engine; empty: that of its node in the cluster")] = ""
+    port: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=65535)],
+        msgspec.Meta(description="first of the ports of the engine; 0: free ones"),
+    ] = 0
+    spread: Annotated[
+        bool, msgspec.Meta(description="whether each bundle is on a node of its own; otherwise on as few as possible")
+    ] = False
+    nsight: Annotated[
+        bool, msgspec.Meta(description="run the actors with Nsight Systems; --ray-workers-use-nsight sets it")
+    ] = False

@@ -32,6 +32,7 @@ from core_distributed.children import Children
 from core_distributed.commands import Command, Kind
 from core_distributed.communicators import ranks_of, slot_bytes
 from core_distributed.hosts.opening import open_hosts
+from core_distributed.hosts.started import StartedHosts
 from core_distributed.layout import Groups, Layout, layout_bytes
 from core_distributed.pages import LeadingPages
 from core_distributed.rank import Start
@@ -54,10 +55,12 @@ class RanksExecutor:
     numerics, phases, state: see `Worker`.
     balance: moves experts between ranks; None: they stay.
     reloader: releases and restores the memory of all ranks.
+    started: the other hosts, if the engine starts them; owned by this object.
     """
 
-    def __init__(self, config: EngineConfig, arguments: RanksArguments) -> None:
+    def __init__(self, config: EngineConfig, arguments: RanksArguments, started: StartedHosts | None = None) -> None:
         self._arguments = arguments
+        self._started = started
         self._layout = Layout(arguments.ranks, arguments.stages, arguments.nodes)
         self._size = self._layout.size
         self._number = 0
@@ -87,7 +90,9 @@ class RanksExecutor:
         memory = anonymous_file("core-ranks", layout_bytes(self._layout, room))
         try:
             if self._layout.hosts > 1:
-                self._groups, self._children, configs = open_hosts(config, self._arguments, self._layout, memory, room)
+                self._groups, self._children, configs = open_hosts(
+                    config, self._arguments, self._layout, memory, room, self._started
+                )
                 return configs
             self._groups = Groups(memory, 0, self._layout, room)
             patience_s = 2 * self._arguments.timeout_seconds  # A step that waits for a stopped rank says more.

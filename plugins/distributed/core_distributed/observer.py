@@ -9,6 +9,8 @@ from typing import Final, Self
 
 from core.engine.observer import Engine, EngineObserver, EngineStart
 
+OF_RANKS: Final = ("mp", "ray")
+"""Executors with several ranks."""
 LOOK_MS: Final = 250
 """Milliseconds between two looks at the other ranks while there is no work."""
 
@@ -22,7 +24,7 @@ class RanksObserver(EngineObserver):
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
         """Make the observer; None for an engine with one rank."""
-        return cls() if start.config.plugins.executor == "mp" else None
+        return cls() if start.config.plugins.executor in OF_RANKS else None
 
     def attach(self, engine: Engine) -> None:
         """Keep the executor, and the numbers that clients get."""

@@ -22,6 +22,7 @@ from core_distributed.arguments import RanksArguments
 from core_distributed.calls import Call, Outcome
 from core_distributed.commands import Kind
 from core_distributed.executor import RanksExecutor
+from core_distributed.hosts.started import StartedHosts
 from core_distributed.step_wire import encode_step
 from core_runtime.executor.stage import Outcome as StepOutcome
 from core_runtime.executor.stage import Stage
@@ -40,12 +41,12 @@ class StagesExecutor(RanksExecutor):
     apart: least sequences of a step that shares none with the others in flight; see `Executor`.
     """
 
-    def __init__(self, config: EngineConfig, arguments: RanksArguments) -> None:
+    def __init__(self, config: EngineConfig, arguments: RanksArguments, started: StartedHosts | None = None) -> None:
         self.max_in_flight = arguments.stages
         self._submitted: deque[tuple[int, StepPlan]] = deque()
         self._results: dict[int, StepResult | Exception] = {}
         self._outcomes: list[StepOutcome] = []
-        super().__init__(config, arguments)
+        super().__init__(config, arguments, started)
         self.apart = self._ranks.fewest_together(self.worker.whole)
 
     def submit(self, plan: StepPlan) -> int:

@@ -28,7 +28,8 @@ CRASHES: Final = frozenset({
 _OF_RANK: Final = re.compile(
     r"(Rank \d+ of \d+ \((?:process \d+(?: of node \d+)?|on node \d+))(?:, [^()]*)?(\) "
     r"(?:was killed by signal \d+ \(\w+\)|exited with code \d+|did not answer within [\d.]+ s) in step \d+)"
-    r"|(Node \d+) \([^()]*\)( (?:gave no sign of life for [\d.]+ s|lost the connection to this engine|was stopped) in step \d+)"
+    r"|(Node \d+) \([^()]*\)( (?:gave no sign of life for [\d.]+ s|lost the connection to this engine|was stopped"
+    r"|was lost with its Ray actor) in step \d+)"
 )
 
 

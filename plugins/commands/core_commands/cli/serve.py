@@ -5,6 +5,7 @@ Owns: the path from command-line words to the server. Never does: resolve or ser
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 from typing import TYPE_CHECKING
@@ -51,6 +52,10 @@ def _serve(words: list[str], signals: StopSignals) -> int:
         with signals.held():
             process = spawn_early(early_values(words))  # it imports its modules while the arguments are parsed here
         resolution = resolve_words(words)
+        from core_config.ranks import is_launched
+
+        if is_launched(resolution.engine):
+            resolution = _met(resolution)
         if resolution.server.node_rank:
             process.discard()
             return _serve_node(resolution)
@@ -63,6 +68,8 @@ def _serve(words: list[str], signals: StopSignals) -> int:
 
             end_with_starter()
         remote = resolution.server.remote
+        if remote is not None and remote.on_ray:
+            return _serve_on_ray(resolution, process, signals)
         if remote is not None and remote.role == "engine":
             from core_apis.remote.engine_server import serve_engine
 
@@ -80,6 +87,31 @@ def _serve_several(words: list[str], signals: StopSignals) -> int:
 
     _say(f"Starting version {__version__}.")
     return serve_several(words, signals)
+
+
+def _serve_on_ray(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
+    """Serve with engines that Ray starts, or be one of these."""
+    remote = resolution.server.remote
+    assert remote is not None
+    if remote.role == "engine":
+        from core_apis.processes.several_servers import end_with_starter
+        from core_apis.remote.engine_server import serve_engine
+
+        end_with_starter()
+        return serve_engine(resolution, process, signals)
+    from core_apis.remote.ray_engines import RayEngines
+    from core_apis.server.launch import serve as launch
+
+    with RayEngines(resolution) as engines:
+        return launch(engines.resolution, process, signals)
+
+
+def _met(resolution: Resolution) -> Resolution:
+    """Return the configuration with the place where the ranks meet that a launcher has started."""
+    from core_distributed.launched.meeting import meet
+
+    launched = meet(resolution.engine, resolution.server.node_rank)  # its key stays open as long as this process
+    return dataclasses.replace(resolution, engine=launched.config)
 
 
 def _serve_node(resolution: Resolution) -> int:

@@ -28,6 +28,13 @@ ENVIRONMENT = {
     "HF_TOKEN": "hf_token",
     "HF_ENDPOINT": "hf_endpoint",
 }
+LAUNCHER = {
+    "RANK": "node_rank",
+    "WORLD_SIZE": "nnodes",
+    "MASTER_ADDR": "master_addr",
+    "MASTER_PORT": "master_port",
+}
+"""Variables that torchrun sets for its processes, read with `--distributed-executor-backend external_launcher` alone."""
 LONGEST_VALUE = 200
 
 Layer = dict[str, Given]
@@ -69,6 +76,9 @@ def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
     winners: Layer = {}
     for layer in reversed(layers):
         winners |= layer
+    backend = winners.get("distributed_executor_backend")
+    if backend is not None and backend.value == "external_launcher":
+        winners = _environment(environ, out, LAUNCHER) | winners
     for name, declared in schema().fields.items():
         given = winners.pop(name, None)
         leaves_open = given is not None and given.value is None and declared.raw_default is None
@@ -117,9 +127,10 @@ def _explicit(explicit: Mapping[str, Any], out: Merged) -> Layer:
     return layer
 
 
-def _environment(environ: Mapping[str, str], out: Merged) -> Layer:
+def _environment(environ: Mapping[str, str], out: Merged, names: Mapping[str, str] = ENVIRONMENT) -> Layer:
+    """Read the values of variables. names: the argument of each variable."""
     layer: Layer = {}
-    for variable, name in ENVIRONMENT.items():
+    for variable, name in names.items():
         value = environ.get(variable)
         if value:
             given = Given(value, f"environment {variable}")

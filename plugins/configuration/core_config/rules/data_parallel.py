@@ -157,7 +157,29 @@ def logs_are_of_several(facts: Facts) -> Findings:
         yield Warn("--aggregate-engine-logging: no effect on one engine.")
 
 
+def ray_starts_engines(facts: Facts) -> Findings:
+    """Ray starts the engines of a server that are not its own."""
+    if facts["data_parallel_backend"] != "ray" or facts["headless"]:
+        return
+    local, size = facts["data_parallel_size_local"], facts["data_parallel_size"]
+    if facts.context == "llm":
+        yield Problem("data_parallel_backend ray: only `core serve` has engines that Ray starts; leave it out.")
+    for name in ("data_parallel_rank", "data_parallel_hybrid_lb", MULTI_PORT):
+        if facts[name] is not None and facts[name] is not False:
+            yield Problem(
+                f"{flag_of(name)}: not with --data-parallel-backend ray, with which one command starts all engines."
+            )
+            return
+    if local is None:
+        yield Problem(
+            "--data-parallel-backend ray: give --data-parallel-size-local, this command's own engines; 0: Ray starts all."
+        )
+    elif local >= size:
+        yield Warn("--data-parallel-backend ray: no effect, since --data-parallel-size-local leaves Ray no engine.")
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(ray_starts_engines),
     Rule(one_mode_is_named),
     Rule(ranks_are_of_the_group),
     Rule(groups_have_one_api_server),

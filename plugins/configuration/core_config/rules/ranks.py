@@ -6,6 +6,7 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from core.args.schema import flag_of
 from core_config.experts import balance_keys, placement_of
@@ -42,6 +43,18 @@ def num_ranks(facts: Facts) -> int:
     return tensor * stages
 
 
+LAUNCHED = "external_launcher"
+"""The value of --distributed-executor-backend with which others start all ranks, as torchrun does."""
+
+
+def num_nodes(facts: Facts) -> int:
+    """Return the number of hosts, where each rank that Ray or a launcher has started alone counts as one."""
+    backend, nodes = facts["distributed_executor_backend"], facts["nnodes"]
+    if backend == LAUNCHED or (backend == "ray" and nodes == 1):
+        return num_ranks(facts)
+    return int(nodes)
+
+
 def _asked(facts: Facts) -> str:
     """Return the arguments that ask for several ranks, with their values."""
     return " and ".join(f"{flag_of(name)} {facts[name]}" for name in SIZES if facts[name] > 1)
@@ -54,7 +67,7 @@ def extensions_are_of_one_engine(facts: Facts) -> Findings:
 
 
 def ranks_run_on_mp(facts: Facts) -> Findings:
-    """More than one rank is the executor `mp`; one rank is computed in the engine's process, whatever it is called."""
+    """More than one rank is the executor `mp` or `ray`; one is computed in the engine's process, whatever it is called."""
     size, backend = num_ranks(facts), facts["distributed_executor_backend"]
     if size > 1 and backend == "uni":
         yield Problem(
@@ -67,22 +80,15 @@ def ranks_run_on_mp(facts: Facts) -> Findings:
     for name in ("executor", "executor_config"):
         if facts.given(name):
             yield Problem(f"{flag_of(name)}: ranks are computed by the executor mp; leave it out, or the ranks.")
-    own = {
+    own: dict[str, Any] = {
         "ranks": facts["tensor_parallel_size"],
         "stages": facts["pipeline_parallel_size"],
         "context": facts["decode_context_parallel_size"],
         "timeout_seconds": facts["distributed_timeout_seconds"],
         "communicator": "gloo" if facts["disable_custom_all_reduce"] else "native",
     }
-    if facts["nnodes"] > 1:
-        key_file = facts["engine_key_file"]
-        own |= {
-            "nodes": facts["nnodes"],
-            "address": facts["master_addr"],
-            "port": facts["master_port"],
-            "key_file": None if key_file is None else str(Path(key_file).expanduser().absolute()),
-            "join_seconds": facts["engine_connect_timeout"],
-        }
+    if num_nodes(facts) > 1:
+        own |= _of_nodes(facts)
     placement = placement_of(facts.settings)
     if not placement.is_ordered:
         own |= {"placement": placement.strategy, "redundant_experts": placement.redundant}
@@ -93,8 +99,30 @@ def ranks_run_on_mp(facts: Facts) -> Findings:
             "balance_window": keys["window_size"],
             "balance_log_interval": keys["log_balancedness_interval"] if keys["log_balancedness"] else 0,
         }
-    yield Derive("executor", "mp", f"{size} ranks")
+    yield Derive("executor", "ray" if backend == "ray" else "mp", f"{size} ranks")
     yield Derive("executor_config", own, "from the arguments about ranks")
+
+
+def asks_for_nodes(facts: Facts) -> str:
+    """Return the argument because of which ranks are on several hosts, or treated as if they were."""
+    backend = facts["distributed_executor_backend"]
+    if backend == LAUNCHED or (backend == "ray" and facts["nnodes"] == 1):
+        return f"--distributed-executor-backend {backend}"
+    return f"--nnodes {facts['nnodes']}"
+
+
+def _of_nodes(facts: Facts) -> dict[str, Any]:
+    """Return the executor's arguments about hosts."""
+    own: dict[str, Any] = {"nodes": num_nodes(facts), "join_seconds": facts["engine_connect_timeout"]}
+    backend, key_file = facts["distributed_executor_backend"], facts["engine_key_file"]
+    if backend == "ray":
+        own |= {"spread": facts["nnodes"] > 1, "nsight": facts["ray_workers_use_nsight"]}
+        names = {"address": "master_addr", "port": "master_port"}
+        return own | {key: facts[name] for key, name in names.items() if facts.given(name)}
+    own |= {"address": facts["master_addr"], "port": facts["master_port"]}
+    if backend == LAUNCHED:
+        return own | {"launched": True}
+    return own | {"key_file": None if key_file is None else str(Path(key_file).expanduser().absolute())}
 
 
 def one_rank_has_no_others(facts: Facts) -> Findings:
@@ -114,8 +142,8 @@ def ranks_lack_some_features(facts: Facts) -> Findings:
         if facts[name]:
             yield Problem(f"{flag_of(name)}: not with {asked} yet; leave one of them out.")
     for name in PAGES:
-        if facts[name] and facts["nnodes"] > 1:
-            yield Problem(f"{flag_of(name)}: not with --nnodes {facts['nnodes']} yet; leave one of them out.")
+        if facts[name] and num_nodes(facts) > 1:
+            yield Problem(f"{flag_of(name)}: not with {asks_for_nodes(facts)} yet; leave one of them out.")
         if facts[name] and facts["decode_context_parallel_size"] > 1:
             # Two divisions of a block may have equal sizes, and a page's fingerprint does not tell them apart.
             yield Problem(f"{flag_of(name)}: not with --decode-context-parallel-size yet; leave one of them out.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from core.args.schema import flag_of, schema
 from core_config.arguments.reach import is_for_api_servers
 from core_config.rules.data_parallel import waits_for_others
+from core_config.rules.ranks import num_nodes
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_file", "engine_connect_timeout")
@@ -16,7 +17,7 @@ OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_fil
 
 def meeting_needs_two(facts: Facts) -> Findings:
     """Arguments about the connection have no effect on a server that starts all engines itself."""
-    shared = ("engine_key_file", "engine_connect_timeout") if facts["nnodes"] > 1 else ()
+    shared = ("engine_key_file", "engine_connect_timeout") if num_nodes(facts) > 1 else ()
     given = [flag_of(name) for name in OF_MEETING if facts.given(name) and name not in shared]
     if given and not facts.is_headless and not waits_for_others(facts):
         yield Warn(

@@ -133,8 +133,12 @@ class Facts:
 
     @property
     def is_headless(self) -> bool:
-        """Whether this command is an engine server or a node, whose API server runs elsewhere."""
-        return bool(self["headless"] or self["node_rank"])
+        """Whether this command is an engine server or a node, whose API server runs elsewhere.
+
+        A rank that a launcher has started is none: all ranks have the same arguments.
+        """
+        is_node = self["node_rank"] and self["distributed_executor_backend"] != "external_launcher"
+        return bool(self["headless"] or is_node)
 
     @property
     def is_api_server(self) -> bool:

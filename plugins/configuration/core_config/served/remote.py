@@ -34,6 +34,7 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
         )
         return None
     key_file = merged.value("engine_key_file")
+    on_ray = merged.value("data_parallel_backend") == "ray"
     settings = RemoteSettings(
         role="engine" if is_engine else "api_server",
         address=merged.value("data_parallel_address") or DEFAULT_ADDRESS,
@@ -42,13 +43,14 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
         patience_s=merged.value("engine_connect_timeout"),
         group_size=merged.value("data_parallel_size"),
         num_own=0 if is_engine else local,
+        on_ray=on_ray,
     )
     if settings.key_file is not None:
         try:
             read_secret(settings.key_file)
         except ConfigError as error:
             problems += error.problems
-    elif not is_loopback(settings.address):
+    elif not is_loopback(settings.address) and (is_engine or not on_ray):
         problems.append(
             f"--data-parallel-address {settings.address}: other machines reach it, so whoever does could pass for an engine "
             "and read all prompts; give API server and engine the same --engine-key-file, or use 127.0.0.1."

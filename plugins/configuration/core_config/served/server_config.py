@@ -90,6 +90,7 @@ class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
     address, port: address on which the API server listens.
     key_file: file with the secret that both share; None: nothing is protected.
     patience_s: seconds for which one waits for the other.
+    on_ray: whether Ray starts the engines that are not the API server's own.
     """
 
     role: Literal["api_server", "engine"]
@@ -99,6 +100,7 @@ class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 600.0
     group_size: int = 1
     num_own: int = 0
+    on_ray: bool = False
 
 
 class AdapterSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from core_distributed.children import Children
 from core_distributed.hosts.meeting import Meeting
 from core_distributed.hosts.nodes import Nodes
+from core_distributed.hosts.started import StartedHosts
 from core_distributed.layout import Layout
 
 
 class ChildrenOfHosts(Children):
-    """All ranks but the first. nodes: the other hosts, all of which have come; owned by this object."""
+    """All ranks but the first.
+
+    nodes: the other hosts, all of which have come; owned by this object. started: what has started them, if they are ours.
+    """
 
     def __init__(
         self,
@@ -25,9 +29,11 @@ class ChildrenOfHosts(Children):
         on_death: Callable[[], None],
         nodes: Nodes,
         meeting: Meeting,
+        started: StartedHosts | None = None,
     ) -> None:
         self._layout = layout
         self._nodes = nodes
+        self._started = started
         super().__init__(layout, memory, slot_bytes, on_death, 0, meeting)
         nodes.on_death = self.bury
         nodes.begin(meeting, slot_bytes)
@@ -56,3 +62,5 @@ class ChildrenOfHosts(Children):
         """End all ranks."""
         self._nodes.end()
         super().end()
+        if self._started is not None:
+            self._started.close()

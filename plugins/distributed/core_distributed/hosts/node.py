@@ -57,10 +57,14 @@ class NodeServer:
     def run(self) -> None:
         """Serve engines until `stop`. Raises CoreError when none comes in time, or one turns this node away."""
         while not self._is_over:
-            with contextlib.closing(_Connection(self._arguments, self._silence_s)) as connection:
-                begin = self._await_work(connection)
-                if begin is not None:
-                    self._compute(connection, begin)
+            self.serve_one()
+
+    def serve_one(self) -> None:
+        """Serve one engine to its end, or until `stop`. Raises what `run` raises."""
+        with contextlib.closing(_Connection(self._arguments, self._silence_s)) as connection:
+            begin = self._await_work(connection)
+            if begin is not None:
+                self._compute(connection, begin)
 
     def stop(self) -> None:
         """Have `run` return soon; may be called in any thread."""

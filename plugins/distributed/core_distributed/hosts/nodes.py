@@ -56,6 +56,7 @@ class Nodes:
         self._identities: dict[int, bytes] = {}
         self._seen: dict[int, float] = {}
         self._has_begun = self._is_ending = False
+        self._reported = ""
         self._changed = threading.Condition()
         self._outbox: list[tuple[int, ToNode]] = []
         self._asked = 0
@@ -77,6 +78,8 @@ class Nodes:
         end, remind = begin + self._arguments.join_seconds, begin + 1.0
         with self._changed:
             while len(self._hellos) < count:
+                if self._reported:
+                    raise CoreError(f"{self._reported}.")
                 now = time.monotonic()
                 absent = ", ".join(str(node) for node in range(1, count + 1) if node not in self._hellos)
                 where = f"{self._arguments.address}:{self._arguments.port}"
@@ -103,7 +106,19 @@ class Nodes:
             self._has_begun = True
             now = time.monotonic()
             self._seen = dict.fromkeys(self._identities, now)
+            reported = self._reported
         self._tell(Begin(meeting, slot_bytes))
+        if reported:
+            self.on_death(reported)
+
+    def report(self, how: str) -> None:
+        """Note the end of a node that whoever started it has noticed. how: a clause that begins with its name."""
+        with self._changed:
+            self._reported = self._reported or how
+            has_begun = self._has_begun
+            self._changed.notify_all()
+        if has_begun and not self._is_ending:
+            self.on_death(how)
 
     def ask(self, *, stacks: bool = False) -> dict[int, Answer]:
         """Return what nodes say about their ranks, of those that answer in time. stacks: see `Question`."""
@@ -118,9 +133,9 @@ class Nodes:
             return dict(self._answers)
 
     def where(self, node: int) -> str:
-        """Return a node's name and address, for people."""
-        hello = self._hellos[node]
-        return f"Node {node} ({hello.name}, {hello.address})"
+        """Return a node's name and address, for people; its number alone before it has come."""
+        hello = self._hellos.get(node)
+        return f"Node {node}" if hello is None else f"Node {node} ({hello.name}, {hello.address})"
 
     def end(self) -> None:
         """End the ranks of all nodes and stop watching. Does nothing when called again."""

@@ -7,5 +7,5 @@ class. Called by: the configuration, which writes the key; executors.
 from typing import Final
 
 WORKER_CLASS: Final = "worker.class"
-EXECUTORS: Final = ("torch", "mp")
+EXECUTORS: Final = ("torch", "mp", "ray")
 """Executors whose workers may have a class of the user's own."""

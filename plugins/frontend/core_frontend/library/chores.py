@@ -48,7 +48,7 @@ def print_embeddings(embeds: Numbers, prefix: str = "Embeddings") -> None:
 def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
     """Collect garbage. An `LLM` releases its memory when it is closed.
 
-    shutdown_ray: no effect: nothing is ever started with Ray.
+    shutdown_ray: no effect: an engine that has joined a Ray cluster leaves it when it is closed.
     """
     gc.collect()
 

@@ -17,7 +17,7 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
-from core_config.ranks import ranks_in
+from core_config.ranks import is_launched, ranks_in
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.batch_run import log_errors
@@ -261,6 +261,8 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
             from core_frontend.group.inproc import OfflineGroup
 
             self._client = OfflineGroup(self._config, self._output)
+        elif is_launched(self._config):
+            self._client = _launched_client(resolution)
         else:
             self._client = InprocClient(self._config)
 
@@ -302,3 +304,10 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
             if wrong:
                 raise RequestError(wrong, param="extra_args")
         return processed
+
+
+def _launched_client(resolution: Resolution) -> SteppedClient:
+    """Return the client of one of several ranks that a launcher has started."""
+    from core_distributed.launched.clients import launched_client
+
+    return launched_client(resolution.engine, resolution.server.node_rank)

@@ -36,7 +36,14 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
         int | None, Arg("Rank of the first engine of this command; unset: 0.", ge=0, short=("dpr",), since="0.2.0")
     ] = None
     data_parallel_backend: Annotated[
-        str, Arg("What starts the engines: processes of this command.", choices=("mp",), short=("dpb",), since="0.2.0")
+        str,
+        Arg(
+            "What starts the engines: mp (processes of this command), or ray (all but --data-parallel-size-local of them are "
+            "actors of a Ray cluster).",
+            choices=("mp", "ray"),
+            short=("dpb",),
+            since="0.2.0",
+        ),
     ] = "mp"
     data_parallel_hybrid_lb: Annotated[
         bool,

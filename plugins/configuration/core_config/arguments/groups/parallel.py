@@ -51,7 +51,7 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
     worker_cls: Annotated[
         str,
         Arg(
-            "A class, as module:Class or module.Class, that stands in for the worker of the executors torch and mp: a "
+            "A class, as module:Class or module.Class, that stands in for the worker of the executors torch, mp and ray: a "
             "subclass of core_runtime.executor.worker:Worker. auto: that class itself.",
             since="0.2.0",
         ),
@@ -109,12 +109,21 @@ class ParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
     distributed_executor_backend: Annotated[
         str | None,
         Arg(
-            "What ranks run on: mp (processes), or uni (the engine's own process, for one rank). Unset: what "
-            "--tensor-parallel-size and --pipeline-parallel-size need.",
-            choices=("uni", "mp"),
+            "What ranks run on: mp (processes that the engine starts), ray (actors of a Ray cluster), external_launcher "
+            "(processes that torchrun or the like has started with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT), or uni (the "
+            "engine's own process, for one rank). Unset: what --tensor-parallel-size and --pipeline-parallel-size need.",
+            choices=("uni", "mp", "ray", "external_launcher"),
             since="0.2.0",
         ),
     ] = None
+    ray_workers_use_nsight: Annotated[
+        bool,
+        Arg(
+            "Run the actors of --distributed-executor-backend ray with Nsight Systems, as their runtime environment says; "
+            "nsys must be installed on their nodes.",
+            since="0.2.0",
+        ),
+    ] = False
     nnodes: Annotated[
         int,
         Arg(

@@ -1,0 +1,1 @@
+"""Ranks that a launcher such as torchrun starts, all with the same command or script."""

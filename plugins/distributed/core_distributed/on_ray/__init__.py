@@ -1,0 +1,1 @@
+"""Ranks in actors of Ray, which the engine places, starts and watches."""
