@@ -250,8 +250,12 @@ class PlacedAdapters:
         changing = (self._gaining, self._changing_head, self._changing_norms, self._changing_whole)
         for rows in (*changing, *self._experts.values()):
             rows.discard(row)
-        for changes in (self._embeddings, self._heads, self.classes, *self._norms.values(), *self._whole.values()):
+        for changes in (self._embeddings, self._heads, self.classes):
             changes.pop(row, None)
+        for norm in self._norms.values():
+            norm.pop(row, None)
+        for whole in self._whole.values():
+            whole.pop(row, None)
 
     def are_recordable(self, used: Sequence[int]) -> bool:
         """Whether a step that uses these rows can be recorded."""

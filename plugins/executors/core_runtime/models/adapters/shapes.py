@@ -38,7 +38,14 @@ def of_whole(name: str, module: WholeModule, change: ModuleChange, view: TensorV
         vectors = {what: outputs_of(getattr(change, what), view) for what in ("magnitude", "added_bias", "bias")}
         wrong = [what for what, one in vectors.items() if one is not None and tuple(one.shape) != (rows,)]
         if not wrong:
-            return replace(change, b=b, weight=weight, **vectors)
+            return replace(
+                change,
+                b=b,
+                weight=weight,
+                magnitude=vectors["magnitude"],
+                added_bias=vectors["added_bias"],
+                bias=vectors["bias"],
+            )
         problem = f"the {wrong[0].replace('_', ' ')} of {change.module} does not have the shape [{rows}]"
     raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model.")
 
