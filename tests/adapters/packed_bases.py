@@ -59,6 +59,7 @@ def awq(folder: Path) -> Twins:
 
 def _kept(name: str, hooks: Any, folder: Path) -> Twins:
     """A checkpoint that its own tool packed."""
+    folder.mkdir(parents=True, exist_ok=True)
     plain_model(Packed(KEPT / name, hooks), folder / "plain")
     return Twins(KEPT / name, folder / "plain", 128)
 

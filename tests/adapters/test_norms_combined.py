@@ -28,7 +28,7 @@ PROMPTS = [[1, *range(40, 75)], [1, 9, 99, 100, 9, 99, 100, 9, 99]]
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=16, ignore_eos=True, logprobs=3)
 GIVEN: dict[str, Any] = {
     "dtype": "float32", "max_model_len": 128, "max_num_seqs": 8, "block_size": 4, "enable_lora": True, "max_loras": 2,
-    "max_cpu_loras": 2, "use_tqdm_on_load": False, "kv_cache_memory_bytes": 1 << 21,
+    "max_cpu_loras": 2, "use_tqdm_on_load": False, "kv_cache_memory_bytes": 1 << 21, "logprobs_mode": "raw_logits",
 }  # fmt: skip
 Bits = list[tuple[list[int], list[dict[int, float]]]]
 
