@@ -546,7 +546,7 @@ CASES = [
      "--max-loras, --lora-directory: no effect without --enable-lora"),
     ("some_switches_change_nothing", [LORA], [LORA | {"fully_sharded_loras": True, "max_lora_cls_labels": 3}],
      "--fully-sharded-loras, --max-lora-cls-labels: no effect"),
-    ("the_canary_probes_those_of_the_start", [LORA, LORA | {"state_canary": "/somewhere", "lora_modules": ["a=/"]}],
+    ("the_canary_probes_those_of_the_start", [LORA | {"state_canary": "/somewhere", "lora_modules": ["a=/"]}],
      [LORA | {"state_canary": "/somewhere"}], "adapters that are loaded later are not probed"),
     ("modules_are_understood", [LORA | {"lora_modules": ["a=/", '[{"name": "b", "path": "/"}]']}],
      [LORA | {"lora_modules": ["a"]}], "expected NAME=PATH"),
