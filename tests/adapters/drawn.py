@@ -5,7 +5,9 @@ cannot open.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -17,16 +19,16 @@ SCALE = 0.05
 Shapes = dict[str, tuple[int, int]]
 
 
-def shapes_of(model: str) -> Shapes:
-    """The matrices [N, K] that an adapter usually changes, by module."""
+def shapes_of(model: str, names: Sequence[str] = MATRICES) -> Shapes:
+    """The matrices [N, K] of these names, those that an adapter usually changes, by module."""
     manifest = resolve({"model": model}, context="llm").manifest
-    endings = tuple(f"{name}.weight" for name in MATRICES)
+    endings = tuple(f"{name}.weight" for name in names)
     found = {name: info.shape for name, info in manifest.tensors.items() if name.endswith(endings)}
     return {name.removesuffix(".weight"): (shape[0], shape[1]) for name, shape in found.items()}
 
 
-def write_adapter(folder: Path, shapes: Shapes, rank: int, seed: int, scale: float = SCALE) -> Path:
-    """Write an adapter as peft saves it. scale: of its numbers."""
+def write_adapter(folder: Path, shapes: Shapes, rank: int, seed: int, scale: float = SCALE, **keys: Any) -> Path:
+    """Write an adapter as peft saves it. scale: of its numbers. keys: of its configuration, beside the usual ones."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = torch.Generator().manual_seed(seed)
     tensors = {}
@@ -43,5 +45,5 @@ def write_adapter(folder: Path, shapes: Shapes, rank: int, seed: int, scale: flo
         "lora_alpha": 2 * rank,
         "target_modules": targets,
     }
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "adapter_config.json").write_text(json.dumps(config | keys))
     return folder

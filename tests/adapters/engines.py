@@ -77,10 +77,10 @@ def bits_of(output: RequestOutput) -> tuple[list[int], list[dict[int, float]]]:
     return list(choice.token_ids), [{t: p.logprob for t, p in (row or {}).items()} for row in rows]
 
 
-def prompt_logits(output: RequestOutput) -> np.ndarray:
+def prompt_logits(output: RequestOutput, vocabulary: int = VOCABULARY) -> np.ndarray:
     """[T - 1, V], of a prompt whose logits were all asked for."""
     rows = (output.prompt_logprobs or [])[1:]
-    found = np.full((len(rows), VOCABULARY), np.nan, np.float32)
+    found = np.full((len(rows), vocabulary), np.nan, np.float32)
     for index, row in enumerate(rows):
         for token, entry in row.items():
             found[index, token] = entry.logprob

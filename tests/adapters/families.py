@@ -37,8 +37,13 @@ def save_base(path: Path, model_type: str, variant: str = "plain") -> Path:
     return path
 
 
-def saved_with_logits(path: Path, target: Path, model_type: str, prompt: Sequence[int], **options: Any) -> Tensor:
-    """Save an adapter of random numbers for the checkpoint at `path`; returns the model's logits with it, float32 [T, V]."""
+def saved_with_logits(
+    path: Path, target: Path, model_type: str, prompt: Sequence[int], *, merged: bool = False, **options: Any
+) -> Tensor:
+    """Save an adapter of random numbers for the checkpoint at `path`; returns the model's logits with it, float32 [T, V].
+
+    merged: whether the logits are those of the model into which peft merges the adapter.
+    """
     torch.manual_seed(5)
     wanted = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"} | options
     with warnings.catch_warnings():
@@ -52,9 +57,11 @@ def saved_with_logits(path: Path, target: Path, model_type: str, prompt: Sequenc
                     parameter.copy_(torch.randn_like(parameter) * 0.1)
                 elif parameter.requires_grad:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
+        model.save_pretrained(target)
+        if merged:
+            model = model.merge_and_unload()
         with torch.inference_mode():
             found = model(input_ids=torch.tensor([list(prompt)]))
-        model.save_pretrained(target)
     return (found.logits if hasattr(found, "logits") else found.last_hidden_state)[0].float()
 
 
@@ -92,7 +99,7 @@ class AdaptedHarness:
             fitting,
             self.placed,
             outer,
-            lambda parts: dict(own_tensors(checkpoint, packing, parts)),
+            lambda parts, further=(): dict(own_tensors(checkpoint, packing, parts, further)),
         )
         facts = reader.read(AdapterSource("tried", str(adapter)))
         self.placed.place(facts.digest)

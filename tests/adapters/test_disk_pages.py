@@ -62,3 +62,19 @@ def test_states_in_memory_are_those_of_the_weights_and_not_of_the_name(tiny_lfm2
         rows, found = ask(llm, old)
         assert rows == expected[old] and found > 16
         assert ask(llm, new, in_place=True) == (expected[new], 0)
+
+
+def test_pages_of_another_type_of_its_matrices_are_not_found(tiny_llama: Path, tmp_path: Path) -> None:
+    """The same files in another `--lora-dtype` compute other keys and values."""
+    adapter = write_adapter(tmp_path / "adapter", shapes_of(str(tiny_llama)), 8, 1, 0.2)
+    narrow = {"lora_dtype": "bfloat16"}
+    with open_llm(tiny_llama, enable_prefix_caching=False, **narrow) as llm:
+        expected, _ = ask(llm, adapter)
+    disk = {"kv_offloading_disk_path": str(tmp_path / "kv"), "kv_offloading_disk_size": 0.01}
+    with open_llm(tiny_llama, **disk) as llm:
+        assert ask(llm, adapter)[0] != expected
+    with open_llm(tiny_llama, **disk, **narrow) as llm:
+        assert ask(llm, adapter) == (expected, 0)
+    with open_llm(tiny_llama, **disk, **narrow) as llm:
+        rows, found = ask(llm, adapter)
+        assert rows == expected and found > 16, "its own pages are"

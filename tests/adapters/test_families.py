@@ -1,9 +1,11 @@
 """Every family of the table with an adapter on all its matrices: logits equal peft's."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from core.api.errors import UserError
 from core_models import remote
@@ -19,14 +21,16 @@ QUICK = ("gpt2", "phi3", "mixtral", "deepseek_v3")
 
 TEXT = r".*(language_model|text_model).*(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 IN_PROJ = ["in_proj"]
+MAMBA = ["in_proj", "x_proj"]
 LATENT = ["q_a_proj", "q_b_proj", "o_proj", "gate_proj", "up_proj"]
 TARGETS: dict[str, Any] = {
-    "mamba": IN_PROJ, "mamba2": IN_PROJ, "falcon_mamba": IN_PROJ, "jamba": ["q_proj", "in_proj", "down_proj"],
+    "mamba": MAMBA, "mamba2": IN_PROJ, "falcon_mamba": MAMBA, "jamba": [*MAMBA, "q_proj", "out_proj", "down_proj"],
     "nemotron_h": ["in_proj", "q_proj", "o_proj", "up_proj"], "falcon_h1": ["in_proj", "q_proj", "up_proj"],
     "deepseek_v32": LATENT, "glm_moe_dsa": LATENT, "longcat_flash": LATENT[:3],
     "axk2": ["q_a_proj", "q_gate_proj", "o_proj", "gate_proj", "up_proj"],
-    "gemma3n_text": ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"], "zamba2": ["in_proj"],
-    "kimi_linear": ["q_proj", "o_proj", "up_proj"], "phimoe": ["q_proj"], "llama4_text": ["q_proj", "o_proj"],
+    "zamba2": ["in_proj"],
+    "kimi_linear": ["q_proj", "f_b_proj", "g_b_proj", "o_proj", "up_proj"],
+    "phimoe": ["q_proj"], "llama4_text": ["q_proj", "o_proj"],
     "bert": ["query", "key", "value", "intermediate.dense"], "roberta": ["query", "output.dense"],
     "xlm-roberta": ["query", "output.dense"], "camembert": ["query", "output.dense"],
 }  # fmt: skip
@@ -79,6 +83,32 @@ def test_logits_are_those_of_peft(model_type: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["LoRA", "DoRA"])
 def test_each_matrix_alone(target: str, options: dict[str, Any], tmp_path: Path) -> None:
     assert distance("llama", tmp_path, target_modules=[target], **options) <= 1e-4
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_each_matrix_alone_in_every_family(model_type: str, tmp_path: Path) -> None:
+    """A change of one matrix is not hidden among those of others."""
+    base = save_base(tmp_path / "base", model_type)
+    text = model_type in WRAPPERS
+    targets = TARGETS.get(model_type, TEXT if text else "all-linear")
+    saved_with_logits(base, tmp_path / "all", model_type, PROMPT, target_modules=targets)
+    far: dict[str, float] = {}
+    for name in names_in(tmp_path / "all"):
+        one = rf".*(language_model|text_model).*\.{re.escape(name)}" if text else [name]
+        wanted = saved_with_logits(base, tmp_path / name, model_type, PROMPT, target_modules=one)
+        found = AdaptedHarness(base, tmp_path / name).logits(PROMPT, model_type in ENCODERS)
+        far[name] = float((found - wanted).abs().max() / wanted.abs().max())
+    assert far and {name: distance for name, distance in far.items() if not distance <= 1e-4} == {}
+
+
+def names_in(adapter: Path) -> list[str]:
+    """The last parts of the names of changed modules, with the part before a number: it is the place in a list."""
+    found = set()
+    for tensor in load_file(adapter / "adapter_model.safetensors"):
+        before, _, name = tensor.partition(".lora_")[0].rpartition(".")
+        found.add(f"{before.rpartition('.')[2]}.{name}" if name.isdigit() else name)
+    return sorted(found)
 
 
 BIASES: dict[str, dict[str, Any]] = {

@@ -25,6 +25,7 @@ SHAPES = {
     "mlp.down_proj": (32, 48),
 }
 GGUF_NAMES = {"attn_v": "self_attn.v_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+RECURRENT = {"in_proj": (128, 32), "x_proj": (10, 64), "dt_proj": (64, 2)}
 RANK = 4
 SENT = "sent-adapter"
 
@@ -61,6 +62,57 @@ def make_safetensors(folder: Path) -> None:
 
     _configured(folder)
     save_file(_tensors(), folder / "adapter_model.safetensors")
+
+
+def make_recurrent_base(folder: Path) -> None:
+    """A Mamba of one layer."""
+    from safetensors.numpy import save_file
+
+    config = {
+        "model_type": "mamba",
+        "architectures": ["MambaForCausalLM"],
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "state_size": 4,
+        "time_step_rank": 2,
+        "conv_kernel": 4,
+        "num_hidden_layers": 1,
+        "vocab_size": 64,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    layer = "backbone.layers.0."
+    shapes: dict[str, tuple[int, ...]] = {f"{layer}mixer.{name}.weight": shape for name, shape in RECURRENT.items()}
+    shapes |= {
+        "backbone.embeddings.weight": (64, 32),
+        f"{layer}norm.weight": (32,),
+        f"{layer}mixer.conv1d.weight": (64, 1, 4),
+        f"{layer}mixer.conv1d.bias": (64,),
+        f"{layer}mixer.dt_proj.bias": (64,),
+        f"{layer}mixer.A_log": (64, 4),
+        f"{layer}mixer.D": (64,),
+        f"{layer}mixer.out_proj.weight": (32, 64),
+        "backbone.norm_f.weight": (32,),
+        "lm_head.weight": (64, 32),
+    }
+    draw = np.random.default_rng(0).standard_normal
+    save_file({name: draw(shape).astype(np.float32) for name, shape in shapes.items()}, folder / "model.safetensors")
+
+
+def make_recurrent(folder: Path) -> None:
+    """An adapter that changes matrices within a recurrence, and replaces its convolution."""
+    from safetensors.numpy import save_file
+
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "target_modules": list(RECURRENT)}
+    (folder / "adapter_config.json").write_text(json.dumps({**config, "modules_to_save": ["conv1d"]}))
+    draw = np.random.default_rng(1).standard_normal
+    found = {}
+    for module, (outputs, inputs) in RECURRENT.items():
+        name = f"base_model.model.backbone.layers.0.mixer.{module}"
+        found[f"{name}.lora_A.weight"] = draw((RANK, inputs)).astype(np.float32)
+        found[f"{name}.lora_B.weight"] = draw((outputs, RANK)).astype(np.float32)
+    for field, shape in (("weight", (64, 1, 4)), ("bias", (64,))):
+        found[f"base_model.model.backbone.layers.0.mixer.conv1d.{field}"] = draw(shape).astype(np.float32)
+    save_file(found, folder / "adapter_model.safetensors")
 
 
 def make_pickled(folder: Path) -> None:

@@ -261,6 +261,11 @@ TARGETS = {
     "adapter": Target(
         adapters.make_safetensors, ("adapter_config.json", "adapter_model.safetensors"), adapters.reader(_safetensors)
     ),
+    "recurrent_adapter": Target(
+        adapters.make_recurrent,
+        ("adapter_config.json", "adapter_model.safetensors"),
+        adapters.reader(adapters.make_recurrent_base),
+    ),
     "pickled_adapter": Target(adapters.make_pickled, ("adapter_model.bin",), adapters.reader(_safetensors)),
     "gguf_adapter": Target(adapters.make_gguf, ("adapter.gguf",), adapters.reader(_safetensors, "adapter.gguf")),
     "sent_adapter": Target(adapters.make_sent, (adapters.SENT,), adapters.sent_reader(_safetensors)),

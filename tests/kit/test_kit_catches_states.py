@@ -76,6 +76,10 @@ STATE_BACKENDS = {
         ],
         "a copy of its bytes",
     ),
+    "clears the blocks that it is bound to": (
+        [("return ShortConv(", "raw.zero_()\n        return ShortConv(")],
+        "bound once more",
+    ),
     "takes more memory": ([("return spec.state_bytes", "return spec.state_bytes + 4")], "than planned"),
     "changes its input": ([("b, c, x = inputs", "inputs += 1\n        b, c, x = inputs")], "equal their formula"),
 }

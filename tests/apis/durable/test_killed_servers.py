@@ -69,12 +69,13 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
+def serving(folder: Path, *arguments: str) -> Iterator[Server]:
+    """A server with a journal. arguments: of the model; without them the usual one is served."""
     port = free_port()
     log = folder / f"log-{port}"
     journal = ("--request-journal", str(folder / "journal"))
     with log.open("wb") as out:
-        words = command("serve", "--port", str(port), "--max-model-len", "2048", *journal)
+        words = command("serve", "--port", str(port), *(arguments or ("--max-model-len", "2048")), *journal)
         process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
     server = Server(process, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60), log)
     try:

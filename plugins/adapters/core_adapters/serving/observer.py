@@ -26,6 +26,7 @@ from core.engine.observer import Engine, EngineStart
 from core_adapters.serving.calls import AdapterCalls, Load
 from core_adapters.serving.executor_part import AdaptingExecutor
 from core_adapters.serving.holder import AdapterHolder, sentence_of
+from core_adapters.serving.probes import probe_adapters
 from core_adapters.serving.record import storage
 from core_supervision.waiting_gate import WaitingGate
 
@@ -73,12 +74,15 @@ class AdapterObserver(WaitingGate):
             self.holder = AdapterHolder(engine, engine.executor, self._config.max_cpu_loras, storage(file), file)
 
     def before_first(self) -> None:
-        """Read the adapters that must be there before the first request. Raises ConfigError."""
+        """Read the adapters that must be there before the first request, and probe them. Raises ConfigError, StateError."""
         if self._config is None:
             return
         if not isinstance(self._engine.executor, AdaptingExecutor):
             raise ConfigError(["--enable-lora: this executor computes no adapters; leave it out."])
         self.holder.begin(self._config.modules)
+        # An engine that goes on asleep or paused computes nothing.
+        if self._engine.config.state_canary is not None and not self._engine.is_halted:
+            probe_adapters(self._engine, self.holder.book.resident)
 
     def before_step(self) -> None:
         """Place what was read, let sequences go on, and begin to read what is needed next."""

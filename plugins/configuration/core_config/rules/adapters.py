@@ -31,11 +31,11 @@ def some_switches_change_nothing(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(given)}: no effect here; `core serve --help=lora` says why.")
 
 
-def the_canary_probes_the_base(facts: Facts) -> Findings:
-    """The canary compares weights and answers of the base model alone."""
-    if facts["enable_lora"] and facts["state_canary"] is not None:
+def the_canary_probes_those_of_the_start(facts: Facts) -> Findings:
+    """The canary compares what adapters compute that are in memory before the first request."""
+    if facts["enable_lora"] and facts["state_canary"] is not None and facts["lora_modules"] is None:
         yield Warn(
-            "--state-canary: adapters are not probed; each is known by the digest of its files, which is taken when it is read."
+            "--state-canary: adapters that are loaded later are not probed; name those that should be with --lora-modules."
         )
 
 
@@ -101,7 +101,7 @@ def updating_is_for_friends(facts: Facts) -> Findings:
 RULES: tuple[Rule, ...] = (
     Rule(settings_need_the_switch),
     Rule(some_switches_change_nothing),
-    Rule(the_canary_probes_the_base),
+    Rule(the_canary_probes_those_of_the_start),
     Rule(modules_are_understood),
     Rule(memory_holds_a_step),
     Rule(updating_needs_a_directory),

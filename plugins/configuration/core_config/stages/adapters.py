@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from core.api.specs import LayerSpec
 from core_config.stages.chosen import Chosen
 from core_config.stages.memory import ITEM_BYTES
 from core_config.stages.settings import Settings
+from core_runtime.models.adapters.whole_modules import whole_modules
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
+
+MATRIX: Final = 2
+"""Dimensions of a matrix."""
 
 
 def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec) -> int:
     """Return the bytes of an adapter of the largest rank on all matrices of blocks that it may change; 0 without adapters.
 
-    Kernels that pad ranks and outputs declare to which multiples.
+    Kernels that pad ranks and outputs declare to which multiples. Of matrices within recurrences an adapter has whole ones,
+    in float32.
     """
     if not settings["enable_lora"] or not isinstance(spec, DecoderSpec):
         return 0
@@ -34,12 +40,19 @@ def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec) -> int:
     for index in range(len(spec.blocks)):
         for parts in spec.fused_linears(index):
             total += _layer_numbers(_allowed(parts, targets), settings["max_lora_rank"], ranks, outputs)
-    return total * ITEM_BYTES[dtype]
+    whole = [
+        state for state in whole_modules(spec) if len(state.shape) == MATRIX and _is_allowed(state.module, targets)
+    ]
+    return total * ITEM_BYTES[dtype] + sum(math.prod(state.shape) for state in whole) * ITEM_BYTES["float32"]
 
 
 def _allowed(parts: Sequence[LayerSpec], targets: Sequence[str]) -> list[LayerSpec]:
     """Return the parts that `--lora-target-modules` names; all without it."""
-    return [part for part in parts if not targets or any(f".{part.name}".endswith(f".{one}") for one in targets)]
+    return [part for part in parts if _is_allowed(part.name, targets)]
+
+
+def _is_allowed(module: str, targets: Sequence[str]) -> bool:
+    return not targets or any(f".{module}".endswith(f".{one}") for one in targets)
 
 
 def _layer_numbers(parts: Sequence[LayerSpec], rank: int, ranks: int, outputs: int) -> int:

@@ -15,6 +15,7 @@ import importlib_metadata
 from core.plugin.manifest import Manifest
 from core_config.stages.chosen import Chosen
 from core_config.stages.settings import Settings, underscored
+from core_runtime.specs.adapter_type import adapter_name
 from core_runtime.specs.kv_types import kv_name, state_dtype
 from core_runtime.specs.operation_order import Order, as_order, order_name
 
@@ -73,4 +74,7 @@ def planned_numerics(settings: Settings, chosen: Chosen, layer_dtypes: Sequence[
     states = state_dtype(settings["mamba_cache_dtype"], settings["mamba_ssm_cache_dtype"], by_chance=by_chance)
     kv = kv_name(settings["kv_cache_dtype"], layer_dtypes, states)
     order = order_name(given_order(settings))
-    return numerics_id(kernels, attention, own_arguments(settings), settings["dtype"], kv, settings["numerics"], order)
+    found = numerics_id(kernels, attention, own_arguments(settings), settings["dtype"], kv, settings["numerics"], order)
+    if found is None or not settings["enable_lora"]:
+        return found
+    return found + adapter_name(settings["dtype"], settings["lora_dtype"])

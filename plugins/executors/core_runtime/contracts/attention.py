@@ -287,7 +287,10 @@ class StateBackend(Protocol):
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> Any:
         """Bind a layer and return its handle.
 
-        raw: uint8 [num_blocks, block_bytes], zeroed. A state occupies the first blocks in its row of the block table,
+        For each adapter that has other `params` a layer is bound once more, to the same blocks, which are in use then. Binding
+        changes no state, and a handle keeps none.
+
+        raw: uint8 [num_blocks, block_bytes], at first zeroed. A state occupies the first blocks in its row of the block table,
             as many as it needs, in order; they need not be adjacent.
         params: by name, as `spec.params` says, float32 on the device.
         dtype: storage type, `float32` unless the backend's plugin declares others (`state_dtypes`), see
@@ -297,6 +300,8 @@ class StateBackend(Protocol):
 
     def build_state(self, view: BatchView) -> Any:
         """Build a step's metadata for `forward_state`, shared by all layers of one KV group bound to this backend.
+
+        Where adapters have other `params`, it is also called for the sequences of each of them alone.
 
         view.block_table: blocks of each state. A sequence whose `seq_lens` is its query length begins in this step:
         its blocks still contain other data. view.slot_mapping has no meaning.

@@ -19,14 +19,14 @@ from torch import Tensor
 from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.config import EngineConfig
 from core.api.errors import UserError
-from core.api.specs import KVGroup, LayerSpec, RowOrder
+from core.api.specs import KVGroup
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import FileState, WeightsState
 from core.plugin.table import PluginTable
 from core_kv_connectors.peers.page_shape import PageShape
 from core_runtime.contracts import AdapterFormat, ExplainsFailures, Loader
 from core_runtime.executor.adapters.outer import OuterChanges
-from core_runtime.executor.adapters.own_tensors import own_tensors
+from core_runtime.executor.adapters.own_tensors import Parts, own_tensors
 from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.adapters.reading import AdapterReader
 from core_runtime.executor.adapters.settings import fitting_of, placed_adapters
@@ -57,6 +57,7 @@ from core_runtime.executor.weight_chain import WeightChain
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.tensors.loading import WHOLE
 from core_runtime.models.tensors.part_store import PartStore
+from core_runtime.specs.adapter_type import adapter_name
 from core_runtime.specs.draft_config import draft_of
 from core_runtime.specs.kv_types import kv_name
 from core_runtime.specs.module_spec import ModelSpec
@@ -219,10 +220,10 @@ class Worker:
         """Read an adapter for the weights of a state; called in another thread than that of the steps. Raises UserError."""
         placed = self.placed()
 
-        def own(parts: Sequence[tuple[LayerSpec, tuple[RowOrder, ...]]]) -> dict[str, Tensor]:
+        def own(parts: Parts, further: Sequence[str] = ()) -> dict[str, Tensor]:
             checkpoint = self.open_checkpoint(self.chain(state))
             packing = packing_of(self.config, checkpoint, self.device, self.plugins)
-            return dict(own_tensors(checkpoint, packing, parts))
+            return dict(own_tensors(checkpoint, packing, parts, further))
 
         with self._blaming():
             model = self.instances[0].model
@@ -381,7 +382,9 @@ class Worker:
         parts = [f"/{one.part_numerics}" for one in self.instances[:1] if one.part_numerics]
         cache = self.config.cache
         kv = kv_name(cache.dtype, cache.layer_dtypes, cache.state_dtype)
-        return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{kv}{''.join(parts)}"
+        adapters = self.config.adapters
+        lora = "" if adapters is None else adapter_name(self.config.model.dtype, adapters.lora_dtype)
+        return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{kv}{''.join(parts)}{lora}"
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run a plan's copies of KV blocks, then its step. Raises PluginError when a plugin's code fails."""

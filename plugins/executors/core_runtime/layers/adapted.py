@@ -28,7 +28,8 @@ class StepAdapters:
     rows: int32 [T], table row of each token's adapter, -1 for the base model; None: the step has no adapters.
     gained: the same for tokens whose adapters multiply outputs (DoRA), -1 for all others; None: no adapter of the step does.
     added: the same for the other tokens.
-    changes_head: whether an adapter of the step changes the head. changes_norms: whether one changes a norm.
+    changes_head: whether an adapter of the step changes the head. changes_norms: whether one changes a norm. changes_whole:
+        whether one has whole tensors in place of the model's.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class StepAdapters:
         self.added: Tensor | None = None
         self.changes_head = False
         self.changes_norms = False
+        self.changes_whole = False
 
     def begin(
         self,
@@ -45,13 +47,15 @@ class StepAdapters:
         *,
         changes_head: bool = False,
         changes_norms: bool = False,
+        changes_whole: bool = False,
     ) -> None:
         """Set the rows of the next step. gaining: int32, the table rows of adapters that multiply outputs; None: no adapter
-        of the step does. Only without it, and without changes of norms, may the step be recorded.
+        of the step does. Only without it, and without changes of norms and whole tensors, may the step be recorded.
         """
         self.rows = rows
         self.changes_head = changes_head
         self.changes_norms = changes_norms
+        self.changes_whole = changes_whole
         self.gained = self.added = None
         if rows is not None and gaining is not None:
             multiplied = torch.isin(rows, gaining)

@@ -93,9 +93,9 @@ class DecoderWeights:
         if self.draft_input is not None:
             kernels += self.draft_input.linears.values()
         if self.layer_inputs is not None:
-            kernels += (self.layer_inputs.tokens, self.layer_inputs.project)
+            kernels += (self.layer_inputs.tokens, *self.layer_inputs.project.kernels)
         if self.streams is not None:
-            kernels += (*self.streams.into, *self.streams.back)
+            kernels += (kernel for one in (*self.streams.into, *self.streams.back) for kernel in one.kernels)
         counted = list(self.borrowed)
         for kernel in kernels:
             if kernel is None or any(kernel is other for other in counted):

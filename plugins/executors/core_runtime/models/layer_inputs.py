@@ -28,7 +28,7 @@ class LayerInputWeights:
     """
 
     tokens: LinearKernel
-    project: LinearKernel
+    project: Linear
     norm: Norm
 
 

@@ -15,9 +15,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from core_runtime.contracts import LinearKernel
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.whole_change import WholeAdapters
 from core_runtime.layers.workspace import Workspace, by_heads
 from core_runtime.models.norm import Norm
 from core_runtime.models.step_views import StepViews
@@ -32,8 +32,8 @@ LEAST_SQUARE: Final = 1e-5
 class StreamWeights:
     """The prepared weights outside of blocks. into, back: matrices from the embedding to each further stream, and back."""
 
-    into: Sequence[LinearKernel]
-    back: Sequence[LinearKernel]
+    into: Sequence[Linear]
+    back: Sequence[Linear]
 
 
 @dataclass(slots=True)
@@ -43,6 +43,7 @@ class BlockStreams:
     router, left, right: see `Streams.linears`. router_norm, laurel_norm: see `Streams.norms`.
     predict: float32 [streams, streams, streams]: for each stream and stream that it is made of, the shares of the router's
         outputs. correct: float32 [streams, streams]. scale: float32 [H], or None.
+    adapters: adapters of both; None: the engine has none.
     """
 
     router: Linear
@@ -53,6 +54,7 @@ class BlockStreams:
     predict: Tensor
     correct: Tensor
     scale: Tensor | None
+    adapters: WholeAdapters | None = None
 
     @classmethod
     def of(
@@ -109,6 +111,9 @@ class StreamsStep:
         streams = self._views(len(views.residual)).streams
         shares = self._routed(block, streams[:, 0], views)
         factors = (shares[:, None, None, :] * block.predict).sum(-1)
+        if block.adapters is not None and block.adapters.active:
+            for predict, rows in block.adapters.chosen("predict.weight", len(shares)):
+                factors[rows] = (shares[rows][:, None, None, :] * predict.view_as(block.predict)).sum(-1)
         predicted = [self._mixed(streams, number, factors[:, number]) for number in range(self._count)]
         for number, one in enumerate(predicted):
             streams[:, number] = one.to(streams.dtype)
@@ -132,6 +137,9 @@ class StreamsStep:
         streams = self._views(len(views.residual)).streams
         shares = self._routed(block, views.residual, views)
         factors = (shares[:, None, :] * block.correct).sum(-1) + 1.0
+        if block.adapters is not None and block.adapters.active:
+            for correct, rows in block.adapters.chosen("correct.weight", len(shares)):
+                factors[rows] = (shares[rows][:, None, :] * correct).sum(-1) + 1.0
         change = views.residual.float() - streams[:, 0].float()
         for number in range(self._count):
             streams[:, number] = torch.addcmul(streams[:, number].float(), change, factors[:, number, None]).to(

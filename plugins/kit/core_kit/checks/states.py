@@ -194,6 +194,23 @@ def states_are_their_bytes(subject: Subject) -> None:
         close(again, expected, TOLERANCE, f"{what}, computed again from earlier bytes")
 
 
+def states_are_bound_again(subject: Subject) -> None:
+    """Layers with a state: bound once more to blocks in use, whatever its tensors, it leaves and continues their states."""
+    for spec, what in _examples(subject):
+        *_, tokens = _random(spec, what)
+        run = StateRun(subject.loaded, spec, [tokens, tokens], generator(what))
+        run.step([(0, 0, 9), (1, 0, 9)])
+        own, before = run.handle, run.raw.clone()
+        other = {name: 2 * tensor for name, tensor in run.params.items()}
+        subject.loaded.bind_state(spec, STATE_DTYPE, run.raw, other)
+        run.handle = subject.loaded.bind_state(spec, STATE_DTYPE, run.raw, run.params)
+        same_bits(run.raw, before, f"{what}: blocks to which it is bound once more")
+        (second,) = run.step([(1, 9, 14)])
+        run.handle = own
+        (first,) = run.step([(0, 9, 14)])
+        close(second, first, TOLERANCE, f"{what}, by another handle with the same tensors")
+
+
 def narrow_states_survive_cuts(subject: Subject) -> None:
     """Layers with a state: in each of `state_dtypes`, chunks change nothing, and its bytes fit the plan."""
     types = [dtype for dtype in subject.manifest.spec.capabilities.get("state_dtypes", ()) if dtype != STATE_DTYPE]
@@ -265,6 +282,7 @@ CHECKS = (
     states_begin_afresh,
     states_stay_in_their_blocks,
     states_are_their_bytes,
+    states_are_bound_again,
     narrow_states_survive_cuts,
     states_move,
     states_know_padding,

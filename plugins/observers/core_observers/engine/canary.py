@@ -101,7 +101,7 @@ class Canary:
         self._path = path
         self._numerics = numerics
         self._state = state
-        self._record = self._read()
+        self._record = read_record(path)
         self._checksums: dict[str, str] = {}
         self._work = self._all_checksums()
         self._is_pending = state is not None
@@ -114,7 +114,7 @@ class Canary:
         directory = Path(config.state_canary)
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path = directory / f"{_key(config, executor.numerics)}.json"
+            path = directory / f"{record_key(config, executor.numerics)}.json"
             state = executor.state if isinstance(executor, HasState) else None
             return cls(path, executor.numerics, state)
         except OSError as error:
@@ -137,9 +137,9 @@ class Canary:
         if self._record is None:
             found.checksums = {} if self._is_pending else self._checksums
             self._record = found
-            self._write(found)
+            write_record(self._path, found)
         else:
-            self._compare_probe(found, self._record)
+            compare_probe(found, self._record, self._path)
         return found
 
     @property
@@ -172,54 +172,59 @@ class Canary:
         known = record.checksums
         if not known:
             record.checksums = found
-            self._write(record)
+            write_record(self._path, record)
             return
         wrong = [name for name in found.keys() | known.keys() if found.get(name) != known.get(name)]
         if wrong:
             shown = ", ".join(sorted(wrong)[:MOST_NAMED])
-            raise StateError(self._sentence(f"{len(wrong)} of {len(known)} parts of the weights differ ({shown})"))
-
-    def _compare_probe(self, found: Record, record: Record) -> None:
-        if found.tokens != record.tokens:
-            raise StateError(self._sentence("the probe's tokens differ"))
-        if found.logprobs != record.logprobs:
-            raise StateError(self._sentence("the probe's log-probabilities differ"))
-
-    def _sentence(self, what: str) -> str:
-        return (
-            f"State canary: {what} from those that {self._path} recorded. Memory, processor, checkpoint or a plugin changed "
-            "something (`core plugins doctor` tries the plugins). Start again: when it says the same, remove that file to "
-            "have this state recorded instead, if you trust it."
-        )
-
-    def _read(self) -> Record | None:
-        try:
-            with self._path.open("rb") as file:
-                record = msgspec.json.decode(file.read(MAX_RECORD), type=Record)
-        except FileNotFoundError:
-            return None
-        except UNREADABLE as error:
-            raise UserError(
-                f"state_canary: {self._path} is no record ({error}). Remove it to have it written anew."
-            ) from error
-        return record
-
-    def _write(self, record: Record) -> None:
-        """Write the record atomically. A full disk costs the comparison at the next start, nothing else."""
-        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(record)))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            logger.warning("The state canary could not write %s: %s.", self._path, error)
+            raise StateError(
+                _sentence(f"{len(wrong)} of {len(known)} parts of the weights differ ({shown})", self._path)
+            )
 
 
-def _key(config: EngineConfig, numerics: str) -> str:
+def compare_probe(found: Record, record: Record, path: Path, whose: str = "the probe's") -> None:
+    """Compare the results of a probe with those that a file has. Raises StateError. whose: for the sentence."""
+    if found.tokens != record.tokens:
+        raise StateError(_sentence(f"{whose} tokens differ", path))
+    if found.logprobs != record.logprobs:
+        raise StateError(_sentence(f"{whose} log-probabilities differ", path))
+
+
+def read_record(path: Path) -> Record | None:
+    """Return the record of a file; None if there is none. Raises UserError for another file."""
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(MAX_RECORD), type=Record)
+    except FileNotFoundError:
+        return None
+    except UNREADABLE as error:
+        raise UserError(f"state_canary: {path} is no record ({error}). Remove it to have it written anew.") from error
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record atomically. A full disk costs the comparison at the next start, nothing else."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(record)))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        logger.warning("The state canary could not write %s: %s.", path, error)
+
+
+def _sentence(what: str, path: Path) -> str:
+    return (
+        f"State canary: {what} from those that {path} recorded. Memory, processor, checkpoint or a plugin changed "
+        "something (`core plugins doctor` tries the plugins). Start again: when it says the same, remove that file to "
+        "have this state recorded instead, if you trust it."
+    )
+
+
+def record_key(config: EngineConfig, numerics: str) -> str:
     """Return a name for everything besides memory and processor that the record depends on."""
     tables = [config.model.max_model_len, config.scheduler.num_speculative_tokens]
     told = [config.model.logprobs_mode, *config.plugins.logits_processors]

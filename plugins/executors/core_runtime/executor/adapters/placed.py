@@ -23,14 +23,17 @@ from core_runtime.layers.adapted import LayerAdapters, StepAdapters
 from core_runtime.layers.adapted_experts import AdaptedExperts, ExpertsAdapters
 from core_runtime.layers.adapted_heads import AbsorbedAdapters
 from core_runtime.layers.adapted_norms import NormAdapters, NormChange
+from core_runtime.layers.adapted_states import StateAdapters
 from core_runtime.layers.adapted_tokens import EmbeddingAdapters, EmbeddingChange, HeadAdapters, HeadChange
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.whole_change import WholeAdapters, WholeChange
 from core_runtime.models.adapters.layers import ABSORBED, OUTER, LayerKey, adapted_linears, expert_layers
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.decoder_weights import BlockWeights
 from core_runtime.models.experts_beside import ExpertsBeside
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.models.mixers.latent import LatentMixer
+from core_runtime.models.mixers.state import StateMixer
 from core_runtime.models.mlp import ExpertsMLP
 from core_runtime.models.tensors.rank_share import SEGMENTS
 from core_runtime.models.vector_head import VectorHead
@@ -52,6 +55,7 @@ class ReadAdapter:
     head: change of the output head, or None. packed_head: its low-rank change, or None.
     classes: head for classes that replaces the model's, or None.
     norms: what it replaces of the model's norms, by key.
+    whole: tensors that it has in place of the model's, by block.
     """
 
     facts: AdapterFacts
@@ -62,6 +66,7 @@ class ReadAdapter:
     packed_head: PackedLowRank | None = None
     classes: VectorHead | None = None
     norms: Mapping[LayerKey, NormChange] = field(default_factory=dict)
+    whole: Mapping[int, WholeChange] = field(default_factory=dict)
 
 
 class PlacedAdapters:
@@ -92,6 +97,8 @@ class PlacedAdapters:
         self._changing_head: set[int] = set()
         self._norms: dict[LayerKey, dict[int, NormChange]] = {}
         self._changing_norms: set[int] = set()
+        self._whole: dict[int, dict[int, WholeChange]] = {}
+        self._changing_whole: set[int] = set()
         self.classes: dict[int, VectorHead] = {}
 
     def bind(self, model: Decoder | ModuleModel) -> None:
@@ -102,7 +109,8 @@ class PlacedAdapters:
         for key, linear in adapted_linears(model.weights):
             if key not in self.tables:
                 shape = linear.out_features, linear.in_features
-                self.tables[key] = self._make(shape, len(model.spec.block_linears(key.block)[key.role]))
+                parts = 1 if key.block == OUTER else len(model.spec.block_linears(key.block)[key.role])
+                self.tables[key] = self._make(shape, parts)
             linear.adapters = LayerAdapters(self._step, self.tables[key], linear.single)
         for index, block in enumerate(model.weights.blocks):
             self._bind_block(index, block)
@@ -123,8 +131,13 @@ class PlacedAdapters:
         )
 
     def _bind_block(self, index: int, block: BlockWeights) -> None:
-        """Let latent attention and experts of a block use adapters."""
+        """Let latent attention, recurrences, streams and experts of a block use adapters."""
+        whole = self._whole.setdefault(index, {})
+        if block.streams is not None:
+            block.streams.adapters = WholeAdapters(self._step, whole)
         for mixer in block.mixers:
+            if isinstance(mixer, StateMixer):
+                mixer.adapters = StateAdapters(self._step, whole)
             if isinstance(mixer, LatentMixer):
                 key = LayerKey(index, ABSORBED)
                 if key not in self.tables:
@@ -169,7 +182,8 @@ class PlacedAdapters:
         self._expert_linears.clear()
         self._experts.clear()
         self._norms.clear()
-        for rows in (self._gaining, self._changing_head, self._changing_norms):
+        self._whole.clear()
+        for rows in (self._gaining, self._changing_head, self._changing_norms, self._changing_whole):
             rows.clear()
 
     @property
@@ -218,6 +232,9 @@ class PlacedAdapters:
             self._changing_norms.add(row)
             if key == FINAL_KEY:
                 self._changing_head.add(row)
+        for block, whole in adapter.whole.items():
+            self._whole[block][row] = whole
+            self._changing_whole.add(row)
         self.rows[digest] = row
 
     def drop(self, digest: str) -> None:
@@ -230,17 +247,20 @@ class PlacedAdapters:
             self.tables[key].clear(row)
         if adapter.packed_head is not None:
             self.tables[HEAD_KEY].clear(row)
-        for rows in (self._gaining, self._changing_head, self._changing_norms, *self._experts.values()):
+        changing = (self._gaining, self._changing_head, self._changing_norms, self._changing_whole)
+        for rows in (*changing, *self._experts.values()):
             rows.discard(row)
         for changes in (self._embeddings, self._heads, self.classes):
             changes.pop(row, None)
         for norm in self._norms.values():
             norm.pop(row, None)
+        for whole in self._whole.values():
+            whole.pop(row, None)
 
     def are_recordable(self, used: Sequence[int]) -> bool:
         """Whether a step that uses these rows can be recorded."""
-        apart = (self._gaining, self._changing_norms, self._embeddings.keys(), *self._experts.values())
-        return all(rows.isdisjoint(used) for rows in apart)
+        changing = (self._gaining, self._changing_norms, self._changing_whole)
+        return all(rows.isdisjoint(used) for rows in (*changing, self._embeddings.keys(), *self._experts.values()))
 
     def change_head(self, used: Sequence[int]) -> bool:
         """Whether any of these rows changes the model's head, or the norm before it."""
@@ -255,5 +275,10 @@ class PlacedAdapters:
         found = self._gaining.intersection(used)
         if found:
             gaining = torch.tensor(sorted(found), dtype=torch.int32, device=rows.device)
-        changes_norms = not self._changing_norms.isdisjoint(used)
-        self._step.begin(rows, gaining, changes_head=self.change_head(used), changes_norms=changes_norms)
+        self._step.begin(
+            rows,
+            gaining,
+            changes_head=self.change_head(used),
+            changes_norms=not self._changing_norms.isdisjoint(used),
+            changes_whole=not self._changing_whole.isdisjoint(used),
+        )

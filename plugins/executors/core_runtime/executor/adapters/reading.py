@@ -21,6 +21,7 @@ from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.own_tensors import OwnTensors
 from core_runtime.executor.adapters.placed import PlacedAdapters, ReadAdapter
 from core_runtime.executor.adapters.updates import update_of
+from core_runtime.executor.adapters.whole import whole_changes
 from core_runtime.executor.host_memory import trim_memory
 from core_runtime.models.adapters.fitting import Fitted, Fitting
 from core_runtime.models.adapters.layers import LayerKey
@@ -76,9 +77,10 @@ class AdapterReader:
                 head, packed_head = self._outer.head(fitted.head, spec.head(), self._own)
             classes = self._outer.classes(fitted.class_layers, fitted.class_norms)
             norms = norm_changes(fitted.norms, self._outer.device)
+            whole = whole_changes(fitted.whole, self._own, self._outer.device)
         except ValueError as error:
             raise UserError(f"Adapter '{source.name}' does not fit the model: {error}.") from error
-        parts = (*layers.values(), *norms.values(), embedding, head, packed_head, classes)
+        parts = (*layers.values(), *norms.values(), *whole.values(), embedding, head, packed_head, classes)
         facts = AdapterFacts(
             digest=contents.digest,
             rank=fitted.rank,
@@ -87,7 +89,7 @@ class AdapterReader:
         )
         changes = [part.change for parts in fitted.layers.values() for part in parts]
         gains = any(change.magnitude is not None for change in changes)
-        self._placed.keep(ReadAdapter(facts, layers, gains, embedding, head, packed_head, classes, norms))
+        self._placed.keep(ReadAdapter(facts, layers, gains, embedding, head, packed_head, classes, norms, whole))
         return facts
 
     def _contents(self, source: AdapterSource) -> AdapterContents:

@@ -1,7 +1,7 @@
 """The fitting of an adapter to a model: shapes and orders of rows.
 
-Owns: the checks of shapes and ranks, and the order of rows. Never does: know a format of files, find a name (`places` does), or
-compute. Called by: the executor's reading of adapters, in a thread next to steps.
+Owns: the checks of numbers and ranks, and the order of rows. Never does: know a format of files, find a name (`places` does),
+or compute. Called by: the executor's reading of adapters, in a thread next to steps.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from core.api.errors import UserError
 from core.api.specs import AttentionSpec, Groups, RotaryPairs, RowOrder
 from core_runtime.models.adapters.layers import ABSORBED, AdaptedNorm, AdaptedPart, LayerKey
 from core_runtime.models.adapters.places import EMBEDDING, HEAD, NamesOf, Places
+from core_runtime.models.adapters.shapes import check_norm, check_shapes, of_whole, outputs_of
+from core_runtime.models.adapters.whole_modules import WholeModule
 from core_runtime.models.tensors.row_order import row_order
 from core_runtime.models.tensors.weight_map import TensorView, WeightMap
 from core_runtime.specs.decoder_spec import DecoderSpec
-from core_runtime.specs.mixer_parts import NormTensor
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 
 
@@ -44,6 +45,13 @@ class NormPart(NamedTuple):
     change: ModuleChange
 
 
+class WholePart(NamedTuple):
+    """The change of a module of which the adapter has whole tensors."""
+
+    module: WholeModule
+    change: ModuleChange
+
+
 @dataclass(slots=True)
 class Fitted:
     """The changes of one adapter, by what they change in the model.
@@ -52,6 +60,7 @@ class Fitted:
     embedding, head: changes of the embedding and of the output head, or None.
     class_layers: changes of layers of the head for classes, by their number. class_norms: the same for their norms.
     norms: changes of norms, by key.
+    whole: changes of modules of which the adapter has whole tensors, by block.
     """
 
     layers: dict[LayerKey, list[PartChange]] = field(default_factory=dict)
@@ -60,11 +69,13 @@ class Fitted:
     class_layers: dict[int, ModuleChange] = field(default_factory=dict)
     class_norms: dict[int, ModuleChange] = field(default_factory=dict)
     norms: dict[LayerKey, NormPart] = field(default_factory=dict)
+    whole: dict[int, list[WholePart]] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
         """Largest rank of all changes."""
         changes = [part.change for parts in self.layers.values() for part in parts]
+        changes += [part.change for parts in self.whole.values() for part in parts]
         changes += [one for one in (self.embedding, self.head, *self.class_layers.values()) if one is not None]
         return max((0 if change.a is None else len(change.a) for change in changes), default=0)
 
@@ -107,12 +118,8 @@ class Fitting:
             changed[canonical] = change.module
             self._add(name, found, change, canonical, view)
         self._tie(name, found, contents)
-        absorbed = [parts for key, parts in found.layers.items() if key.role == ABSORBED]
-        if absorbed and contents.invocation_tokens:
-            raise UserError(
-                f"Adapter '{name}' is activated by tokens and changes {absorbed[0][0].module}, by which latent attention "
-                "multiplies queries of all positions at once; it can change other modules."
-            )
+        if contents.invocation_tokens:
+            _check_activated(name, found)
         return found
 
     def _add(self, name: str, found: Fitted, change: ModuleChange, canonical: str, view: TensorView) -> None:
@@ -130,20 +137,24 @@ class Fitting:
             found.layers.setdefault(part.layer, []).append(PartChange(part, change.module, fitted))
         elif canonical in self._places.norms:
             norm = self._places.norms[canonical]
-            _check_norm(name, change, norm.part)
+            check_norm(name, change, norm.part)
             weight = None if change.weight is None else view.of(change.weight)
             found.norms[norm.key] = NormPart(norm, replace(change, weight=weight))
+        elif canonical in self._places.whole:
+            module = self._places.whole[canonical]
+            fitted = of_whole(name, module, change, view)
+            found.whole.setdefault(module.block, []).append(WholePart(module, fitted))
         elif canonical in self._places.class_norms:
             layer = self._places.class_norms[canonical]
             assert self.spec.pooling_head is not None, "a layer of the head was found"
             of_layer = self.spec.pooling_head.layers[layer].norm
             assert of_layer is not None, "a norm of the layer was found"
-            _check_norm(name, change, of_layer)
+            check_norm(name, change, of_layer)
             found.class_norms[layer] = change
         elif canonical in self._places.class_layers:
             layer = self._places.class_layers[canonical]
             assert self.spec.pooling_head is not None, "a layer of the head was found"
-            _check_shapes(name, change, self.spec.pooling_head.layers[layer].shape)
+            check_shapes(name, change, self.spec.pooling_head.layers[layer].shape)
             found.class_layers[layer] = change
         else:
             self._add_outer(name, found, change, self._places.outer[canonical])
@@ -167,9 +178,7 @@ class Fitting:
                 raise UserError(
                     f"Adapter '{name}': its rows of tokens have {rows.shape[1]} numbers, the model's have {size}."
                 )
-        _check_shapes(
-            name, change, (size, vocabulary) if place == EMBEDDING else (vocabulary, size), (vocabulary, size)
-        )
+        check_shapes(name, change, (size, vocabulary) if place == EMBEDDING else (vocabulary, size), (vocabulary, size))
         if place == EMBEDDING:
             found.embedding = change
         else:
@@ -214,7 +223,7 @@ class Fitting:
     def _fitted(self, name: str, part: AdaptedPart, change: ModuleChange, view: TensorView) -> ModuleChange:
         """Return the change of one part, with its outputs in the engine's order."""
         rows, inputs = part.part.shape
-        b = _outputs(change.b, view)
+        b = outputs_of(change.b, view)
         mixer = self.spec.blocks[part.layer.block].mixer
         if change.paired and b is not None and len(b) == rows and isinstance(mixer, AttentionSpec):
             b = b[row_order((RotaryPairs(mixer.head_size, 0, mixer.head_size),), rows)]
@@ -227,7 +236,7 @@ class Fitting:
             raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model.")
         vectors: dict[str, Tensor | None] = {}
         for what in ("magnitude", "added_bias", "bias"):
-            vector = _outputs(getattr(change, what), view)
+            vector = outputs_of(getattr(change, what), view)
             if vector is not None and vector.shape != (rows,):
                 raise UserError(
                     f"Adapter '{name}': {what.replace('_', ' ')} of {change.module} has shape {list(vector.shape)}, expected "
@@ -245,52 +254,24 @@ class Fitting:
         )
 
 
-def _check_norm(name: str, change: ModuleChange, norm: NormTensor) -> None:
-    """Check the change of a norm, which may be replaced as a whole alone."""
-    if change.a is not None or change.tokens is not None:
-        raise UserError(f"Adapter '{name}' has matrices for {change.module}, which is a norm; it may be replaced.")
-    if change.bias is not None and not norm.spec.bias:
-        raise UserError(f"Adapter '{name}' has a bias for {change.module}, but this norm of the model has none.")
-    for what, tensor in (("weight", change.weight), ("bias", change.bias)):
-        if tensor is not None and tuple(tensor.shape) != norm.shape:
-            raise UserError(
-                f"Adapter '{name}': the {what} of {change.module} has shape {list(tensor.shape)}, expected {list(norm.shape)}; "
-                "the adapter belongs to another base model."
-            )
-
-
-def _check_shapes(
-    name: str, change: ModuleChange, product: tuple[int, int], matrix: tuple[int, int] | None = None
-) -> None:
-    """Check the shapes of a change outside of blocks. product: (N, K) of b @ a. matrix: shape of a replaced weight; None: the
-    same.
-    """
-    shape = matrix or product
-    if change.a is not None and change.a.shape[1] != product[1]:
-        problem = f"A of {change.module} has {change.a.shape[1]} inputs, expected {product[1]}"
-    elif change.b is not None and change.b.shape[0] != product[0]:
-        problem = f"B of {change.module} has {change.b.shape[0]} outputs, expected {product[0]}"
-    elif change.weight is not None and tuple(change.weight.shape) != shape:
-        problem = f"{change.module} has shape {list(change.weight.shape)}, expected {list(shape)}"
-    else:
-        vectors = {"bias": change.bias, "bias of B": change.added_bias, "magnitude": change.magnitude}
-        wrong = [what for what, one in vectors.items() if one is not None and tuple(one.shape) != product[:1]]
-        if not wrong:
-            return
-        problem = f"the {wrong[0]} of {change.module} does not have the shape [{product[0]}]"
-    raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model or vocabulary.")
+def _check_activated(name: str, found: Fitted) -> None:
+    """Raise UserError where an adapter that begins in the middle of a prompt changes what is computed for a whole sequence."""
+    absorbed = [parts[0].module for key, parts in found.layers.items() if key.role == ABSORBED]
+    if absorbed:
+        raise UserError(
+            f"Adapter '{name}' is activated by tokens and changes {absorbed[0]}, by which latent attention multiplies queries "
+            "of all positions at once; it can change other modules."
+        )
+    recurrent = [one.change.module for parts in found.whole.values() for one in parts if one.module.is_recurrent]
+    if recurrent:
+        raise UserError(
+            f"Adapter '{name}' is activated by tokens and changes {recurrent[0]}, of which a sequence has one for all tokens "
+            "of a step; it can change other modules."
+        )
 
 
 def _ends_with(module: str, target: str) -> bool:
     return module == target or module.endswith(f".{target}")
-
-
-def _outputs(tensor: Tensor | None, view: TensorView) -> Tensor | None:
-    """Return the rows of a part, from the rows of the module's whole matrix."""
-    number, pieces = view.piece
-    if tensor is None or pieces == 1:
-        return tensor
-    return tensor[number::pieces] if view.alternating else tensor.chunk(pieces)[number]
 
 
 def _ordered(tensor: Tensor | None, orders: Sequence[RowOrder]) -> Tensor | None:

@@ -37,6 +37,8 @@ ABSORBED: Final = "absorbed"
 
 OUTER: Final = -1
 """Number of the block in keys of layers outside of blocks."""
+PROJECTIONS: Final = ("in", "out")
+"""Roles of projections between embeddings and hidden states, which adapters cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def adapted_norms(spec: DecoderSpec) -> dict[str, AdaptedNorm]:
 
 
 def adapted_parts(spec: DecoderSpec) -> dict[str, AdaptedPart]:
-    """Return the parts of all linear layers of blocks, by name."""
+    """Return the parts of all linear layers of blocks, and of those around several streams, by name."""
     found: dict[str, AdaptedPart] = {}
     for index in range(len(spec.blocks)):
         mixers = mixer_parts(spec, index)
@@ -94,11 +96,20 @@ def adapted_parts(spec: DecoderSpec) -> dict[str, AdaptedPart]:
             for part in parts:
                 found[part.name] = AdaptedPart(key, first, part, mixers.orders.get(part.name, ()))
                 first += part.shape[0]
+    for role, part in spec.projections().items():
+        if role not in PROJECTIONS:
+            found[part.name] = AdaptedPart(LayerKey(OUTER, role), 0, part, ())
     return found
 
 
 def adapted_linears(weights: DecoderWeights) -> Iterator[tuple[LayerKey, Linear]]:
     """Yield the linear layers that `adapted_parts` names, except those of experts."""
+    if weights.layer_inputs is not None:
+        yield LayerKey(OUTER, "layers"), weights.layer_inputs.project
+    if weights.streams is not None:
+        for way, linears in (("into", weights.streams.into), ("back", weights.streams.back)):
+            for number, linear in enumerate(linears):
+                yield LayerKey(OUTER, f"{way}_{number}"), linear
     for index, block in enumerate(weights.blocks):
         for role, linear in block.linears.items():
             yield LayerKey(index, role), linear

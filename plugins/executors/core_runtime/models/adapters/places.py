@@ -18,6 +18,7 @@ from typing import Final
 
 from core.api.errors import CheckpointError, UserError
 from core_runtime.models.adapters.layers import adapted_norms, adapted_parts
+from core_runtime.models.adapters.whole_modules import whole_modules
 from core_runtime.models.tensors.weight_map import TensorView, WeightMap
 from core_runtime.specs.checkpoint import TensorInfo
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -41,6 +42,7 @@ class Places:
     outer: `EMBEDDING` and `HEAD`, by canonical tensor.
     class_layers: number of each layer of the head for classes, by canonical tensor. class_norms: the same by its norm.
     norms: norms of the model, by canonical tensor of their weights.
+    whole: modules of which adapters have whole tensors, by canonical tensor of their weights.
     """
 
     def __init__(self, spec: DecoderSpec, names: WeightMap, names_of: NamesOf) -> None:
@@ -51,12 +53,13 @@ class Places:
         self.class_layers: dict[str, int] = {}
         self.class_norms: dict[str, int] = {}
         self.norms = {f"{name}.weight": norm for name, norm in adapted_norms(spec).items() if norm.part.spec.weighted}
+        self.whole = {f"{one.module}.weight": one for one in whole_modules(spec)}
         if spec.pooling_head is not None:
             for number, layer in enumerate(spec.pooling_head.layers):
                 self.class_layers[f"{layer.name}.weight"] = number
                 if layer.norm is not None:
                     self.class_norms[f"{layer.norm.name}.weight"] = number
-        self._outside = {*self.outer, *self.class_layers, *self.class_norms, *self.norms}
+        self._outside = {*self.outer, *self.class_layers, *self.class_norms, *self.norms, *self.whole}
         sources = names.sources
         self._known = {name: sources.get(f"{name}.weight", name).removesuffix(".weight") for name in self.parts}
         self._others = set(spec.tensor_shapes()).difference(f"{name}.weight" for name in self.parts) - self._outside
@@ -94,6 +97,9 @@ class Places:
         """Yield the names that a module may have in the checkpoint, where its own is not known."""
         # An adapter that was trained on the body of the model names modules without its prefix.
         yield f"model.{module}"
+        # transformers has a module around a part of Kimi Linear's layers, which its files do not name.
+        if ".forget_gate." in module:
+            yield module.replace(".forget_gate.", ".")
         # transformers calls experts `mlp`, whatever their module is called in files.
         found = re.search(r"\blayers\.(\d+)\.mlp\.", module)
         if found is not None and int(found[1]) < len(self._spec.blocks):

@@ -1,6 +1,7 @@
 """A layer with a state: project, run the backend's recurrence, project.
 
-Owns: the order of these operations and the buffers that they work on. Never does: know an op, or keep a state.
+Owns: the order of these operations, the buffers that they work on, and the handles of adapters that change the recurrence.
+Never does: know an op, or keep a state.
 Called by: the decoder, once a block and step.
 """
 
@@ -15,7 +16,9 @@ from core.api.config import CacheConfig
 from core.api.errors import PluginError
 from core.api.specs import StateSpec
 from core_runtime.contracts import AttentionParams, BatchView, FillsStates, LinearKernel, StateBackend
+from core_runtime.layers.adapted_states import StateAdapters, StateStep
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.whole_change import WholeChange
 from core_runtime.layers.workspace import Workspace
 from core_runtime.models.mixers.cached import CachedMixer
 
@@ -35,6 +38,7 @@ class StateMixer(CachedMixer):
 
     linears: `in` and `out`.
     params: parameters of the op, by name in the layer.
+    adapters: adapters of the recurrence; None: the engine has none.
 
     `attach` and `bind_cache` must be called before the first step.
     """
@@ -46,6 +50,7 @@ class StateMixer(CachedMixer):
         self.in_proj = linears["in"]
         self.out_proj = linears["out"]
         self.nbytes = self.in_proj.nbytes + self.out_proj.nbytes
+        self.adapters: StateAdapters | None = None
 
     is_plain = True
     """Whether the mixer consists of kernels and the backend alone."""
@@ -77,10 +82,11 @@ class StateMixer(CachedMixer):
         """Bind the backend and this layer's blocks: raw uint8 [num_blocks, block bytes]."""
         handle = backend.bind_state(self.spec, cache.state_dtype, raw, self.params)
         self.bind(backend, handle)
+        self._place = cache.state_dtype, raw
 
     def build(self, view: BatchView) -> Any:
-        """Return the backend's metadata of a step."""
-        return self.backend.build_state(view)
+        """Return the metadata of a step: the backend's, or what it can be divided from in an engine with adapters."""
+        return self.backend.build_state(view) if self.adapters is None else StateStep(self.backend, view)
 
     def fill(self, blocks: Tensor, rows: Tensor) -> None:
         """Write a sequence's state of cross attention; see `FillsStates`."""
@@ -93,5 +99,29 @@ class StateMixer(CachedMixer):
         """
         views = self.views(x.shape[0])
         self.in_proj(x, views.inputs)
-        self.backend.forward_state(self.handle, views.inputs, metadata, views.outputs)
+        if self.adapters is None:
+            self.backend.forward_state(self.handle, views.inputs, metadata, views.outputs)
+        elif not self.adapters.active:
+            self.backend.forward_state(self.handle, views.inputs, metadata.whole, views.outputs)
+        else:
+            self._advance_parts(self.adapters, metadata, views)
         self.out_proj(views.outputs, out, accumulate=accumulate)
+
+    def _advance_parts(self, adapters: StateAdapters, step: StateStep, views: StateViews) -> None:
+        """Advance the states of sequences whose adapters change the recurrence, and of those beside them."""
+        for change, (_, places, metadata) in adapters.parts(step):
+            handle = self.handle if change is None else self._handle_of(change)
+            if places is None:
+                self.backend.forward_state(handle, views.inputs, metadata, views.outputs)
+                continue
+            outputs = views.outputs.new_empty(len(places), self.spec.output_size)
+            self.backend.forward_state(handle, views.inputs[places], metadata, outputs)
+            views.outputs[places] = outputs
+
+    def _handle_of(self, change: WholeChange) -> Any:
+        """Return the backend's handle of this layer with an adapter's tensors, on the cache that is bound now."""
+        if change.bound is not self.handle:
+            params = {**self.params, **change.params}
+            change.handle = self.backend.bind_state(self.spec, *self._place, params)
+            change.bound = self.handle
+        return change.handle

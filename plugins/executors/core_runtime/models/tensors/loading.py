@@ -16,6 +16,7 @@ from torch import Tensor
 
 from core.api.errors import CheckpointError
 from core_runtime.contracts import LinearKernel, Loader, keeps_tensors
+from core_runtime.layers.linear import Linear
 from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.draft_input import DraftInputWeights
 from core_runtime.models.embedding import EmbeddingWeights, sinusoids
@@ -97,11 +98,13 @@ class WeightLoading:
         inputs = None
         if waiting.layer_tokens is not None:
             norm = build_norm(self.packing, self.spec.outer_norms()["layers"], vectors)
-            inputs = LayerInputWeights(waiting.layer_tokens.built, project["layers"], norm)
+            inputs = LayerInputWeights(waiting.layer_tokens.built, Linear([project["layers"]]), norm)
         streams = None
         if self.spec.streams is not None:
             further = range(self.spec.streams.count - 1)
-            streams = StreamWeights(*([project[f"{way}_{number}"] for number in further] for way in ("into", "back")))
+            streams = StreamWeights(
+                *([Linear([project[f"{way}_{number}"]]) for number in further] for way in ("into", "back"))
+            )
         pooling = self._pooling_head(vectors)
         return DecoderWeights(way_in, way_out, built, taken, pooling, layer_inputs=inputs, streams=streams)
 
