@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Literal
 
-from core_apis.prefill.choice import Link, Offer, choose
+from core_apis.prefill.choice import Offer, choose
 from core_frontend.quote.forecast import Ask, Forecast
+from core_frontend.quote.link import Link
 from tests.quote.machine import Load, Served, capacity
 from tests.scheduler.test_step_cost import MACHINES
 

@@ -14,7 +14,7 @@ import msgspec
 from core.api.config import EngineConfig
 
 BESIDE = ("grammar", "kv_connector", "logits_processor", "policy")
-"""Kinds of plugins that compute no values of blocks: engines with different ones find each other's pages."""
+"""Kinds of plugins that compute no values: engines with different ones, or other threads, find each other's pages."""
 NUM_SAMPLES = 64
 SAMPLE_BYTES = 4096
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
@@ -30,7 +30,9 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
     cache = config.cache
     model = config.model
     plugins = config.plugins
-    arguments = {name: own for name, own in plugins.arguments.items() if name.partition(".")[0] not in BESIDE}
+    arguments = {
+        name: own for name, own in plugins.arguments.items() if name.partition(".")[0] not in (*BESIDE, "platform")
+    }
     settled = {
         "numerics": numerics,
         "model": [model.dtype, model.hf_config],

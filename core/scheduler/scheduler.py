@@ -171,9 +171,9 @@ class Scheduler:
         return len(self._state.roster)
 
     @property
-    def requests(self) -> Iterator[EngineRequest]:
-        """The requests of all sequences that have not ended."""
-        return (sequence.request for sequence in self._state.roster)
+    def sequences(self) -> Iterator[SequenceState]:
+        """The sequences that have not ended."""
+        return iter(self._state.roster)
 
     def wants_step(self) -> bool:
         """Whether there is a reason to plan another step; otherwise only those in flight are to be finished."""

@@ -202,7 +202,7 @@ def make_engine(
     pooling: how a model pools that gives vectors.
     embedding_size: numbers of an embedding in a prompt; 0: prompts have none.
     reads_extra_args, checks_params: whether it has logits processors.
-    changes: whether there are paths that have the engine sleep, replace its weights, or load adapters.
+    changes: whether there are paths that have the engine sleep, replace its weights, load adapters, or drain one of several.
     """
     tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
@@ -229,6 +229,7 @@ def make_engine(
         sleeps=changes,
         weight_transfer=WeightTransferConfig() if changes else None,
         adapters=AdaptersConfig() if changes else None,
+        data_parallel_size=2 if changes else 1,
     )
     served = tokenizer if texts else Tokenizer.absent()
     chosen = client(tokenizer) if make_client is None else make_client(tokenizer, config)

@@ -14,12 +14,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from core.api.sampling_params import SamplingParams
-from core_apis.prefill.choice import FORGET_S, Link, Offer, choose
+from core_apis.prefill.choice import Offer, choose
 from core_apis.prefill.router import PrefillRouter
 from core_apis.watching import PromptCall
 from core_config.served.prefill import prefill_problems
 from core_frontend.kv_transfer import KVTransfer
 from core_frontend.quote.forecast import Ask, Interval
+from core_frontend.quote.link import FORGET_S, Link
 from core_frontend.request_terms import RequestTerms
 from core_observers.prefill_metrics import PrefillMetrics
 

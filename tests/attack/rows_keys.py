@@ -34,6 +34,7 @@ DETOURS = [
     ("PUT of a completion", "PUT", "/v1/completions"),
     ("the end of all requests", "POST", "/abort_requests"),
     ("the end of all requests under the other path", "POST", "/inference/v1/abort_requests"),
+    ("the drain of an engine", "POST", "/drain_engine?engine=0"),
     ("the reset of the prefix cache", "POST", "/reset_prefix_cache"),
     ("the reset behind a doubled slash", "POST", "//reset_prefix_cache"),
     ("the reset with a slash at the end", "POST", "/reset_prefix_cache/"),

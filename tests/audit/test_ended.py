@@ -103,7 +103,7 @@ def test_nothing_is_compared_across_a_change_of_the_engine(engine: Engine, call:
         engine.core.call("pause", {"mode": "abort"})
         engine.core.call("resume", {})
     assert not engine.waiting()
-    assert REQUEST_ID not in {request.request_id for request in engine.core.scheduler.requests}
+    assert REQUEST_ID not in {sequence.request.request_id for sequence in engine.core.scheduler.sequences}
     engine.settle()
     assert engine.new(before) == {}
     engine.run(11)

@@ -76,6 +76,8 @@ DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
 SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 PRODUCER = {"kv_transfer_config": {"kv_connector": "tcp", "kv_role": "kv_producer"}}
+BOTH = {"kv_connector": "tcp", "kv_role": "kv_both"}
+GROUP = {"data_parallel_size": 2, "kv_transfer_config": BOTH}
 KV = {"=kv_cache_memory_bytes": 1000}
 LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
@@ -398,8 +400,15 @@ CASES = [
      "a command starts one engine on"),
     ("logs_are_of_several", [{"aggregate_engine_logging": True, "data_parallel_size": 2}], [{"aggregate_engine_logging": True}],
      "--aggregate-engine-logging: no effect"),
-    ("handoffs_are_of_one_engine", [{"data_parallel_size": 2, "data_parallel_rank": 1, **PRODUCER}],
-     [{"data_parallel_size": 2, **PRODUCER}], "an engine with a kv_role or --kv-peers has an address of its own"),
+    ("groups_hand_over_among_themselves", [{"data_parallel_size": 2, "data_parallel_rank": 1, **PRODUCER}],
+     [{"data_parallel_size": 2, **PRODUCER}], "hand requests to one another, which needs kv_both"),
+    ("groups_hand_over_among_themselves", [GROUP], [GROUP | {"kv_peers": ["127.0.0.1:1"]}], "are one another's peers"),
+    ("groups_hand_over_among_themselves", [GROUP], [{"data_parallel_size": 2, "kv_transfer_config": BOTH | {"kv_port": 65535}}],
+     "listen at 2 ports from it on"),
+    ("groups_hand_over_among_themselves", [GROUP],
+     [{"data_parallel_size": 2, "kv_transfer_config": BOTH | {"kv_load_failure_policy": "fail"}}], "compute again what they"),
+    ("groups_hand_over_among_themselves", [GROUP], [GROUP | {"data_parallel_size_local": 1}], "has an address of its own"),
+    ("groups_hand_over_among_themselves", [GROUP], [GROUP | {"headless": True}], "has an address of its own"),
     ("weights_fit_the_device", [{"=model": "m"}, {**GPU, "weights_bytes": 80 * GIB}],
      [{"=model": "m"}, {**GPU, "weights_bytes": 81 * GIB}], "need 81.0 GiB of memory, and the device has 80.0 GiB"),
     ("utilization_leaves_room", [{"gpu_memory_utilization": 0.98}], [{"gpu_memory_utilization": 0.99}], "may run out"),

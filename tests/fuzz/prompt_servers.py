@@ -11,9 +11,10 @@ from pathlib import Path
 
 import httpx
 
-from core_apis.prefill.choice import Link, choose
+from core_apis.prefill.choice import choose
 from core_apis.prefill.server import PrefillServer
 from core_apis.protocol.transfer_params import MOST_TICKET
+from core_frontend.quote.link import Link
 
 NAMES = ("quote", "ticket")
 LIMIT_S = 5.0

@@ -37,6 +37,8 @@ AGAIN_S = 0.3
 REFUSALS = (400, 409)
 NOT_NOW = 503
 COPIES = 2
+DRAINS = 4
+"""How much more often an engine of a group is drained than other things are done."""
 
 
 class Operators:
@@ -63,6 +65,8 @@ class Operators:
             ]
         if site.has("enable_sleep_mode"):
             self._acts.append(("sleep", self._sleep))
+        if site.has("kv_transfer_config"):
+            self._acts += [("drain an engine", self._drain)] * DRAINS
 
     def operate(self, dice: random.Random) -> None:
         """One thing after the other, each taken back before the next one begins."""
@@ -85,6 +89,15 @@ class Operators:
         self._call("/pause", mode=dice.choice(("keep", "wait")), clear_cache=dice.choice(("true", "false")))
         self.over.wait(dice.uniform(0.0, 1.0))
         self._insist("POST", "/resume")
+
+    def _drain(self, dice: random.Random) -> None:
+        """Requests leave an engine, which then gets its share again."""
+        engine = dice.randrange(self.site.number("data_parallel_size"))
+        self._call("/drain_engine", engine=engine)
+        self.over.wait(dice.uniform(0.0, 1.0))
+        self._insist("POST", f"/undrain_engine?engine={engine}")
+        if dice.random() < 0.5:
+            self._call("/rebalance_engines")
 
     def _sleep(self, dice: random.Random) -> None:
         self._call("/sleep", level=dice.choice((1, 2)), mode=dice.choice(("keep", "wait")))

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from tests.apis.serving_processes import free_ports
 from tests.kv.conversations import FAMILIES, checkpoint
 from tests.real_models import gemma3_path
 from tests.soak.cases import Case, cases, without_adapters
@@ -91,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--stages", type=int, default=1, help="stages, likewise")
     parser.add_argument("--engines", type=int, default=1, help="engines of one server")
+    parser.add_argument("--moves", action="store_true", help="engines are drained; their requests go on in others")
     parser.add_argument("--tiny", choices=FAMILIES, help="a tiny model of a family; no adapters or updates")
     parser.add_argument("--honest", type=int, default=Crowd.honest, help="clients whose answers are compared")
     parser.add_argument("--talking", type=int, default=Crowd.talking, help="clients that talk in sessions")
@@ -104,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         begin = time.monotonic()
         tally, notes = soak(Path(home), extent, options.seed, asked, arguments, crowd)
     chosen = [f"--kv-eviction {options.kv_eviction}"] + ["--keep-kv"] * options.keep_kv + ["--shm"] * options.shm
-    chosen += ["--ngram"] * options.ngram + [f"--tiny {options.tiny}"] * bool(options.tiny)
+    chosen += (
+        ["--ngram"] * options.ngram + ["--moves"] * options.moves + [f"--tiny {options.tiny}"] * bool(options.tiny)
+    )
     chosen += [f"--{name} {count}" for name in ("ranks", "stages", "engines") if (count := vars(options)[name]) > 1]
     facts = f"{options.minutes:g} minutes, seed {options.seed}, {' '.join(chosen)}, {platform.platform(terse=True)}"
     summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
@@ -129,9 +133,17 @@ def _arguments(options: argparse.Namespace, home: Path) -> dict[str, Any]:
         found["speculative_config"] = '{"method": "ngram", "num_speculative_tokens": 3}'
     if options.engines > 1:
         found["data_parallel_size"] = options.engines
+    if options.moves:
+        found |= of_moves(max(options.engines, 2))
     if options.tiny:
         found |= of_tiny(options.tiny, home / "tiny")
     return found | of_ranks(options.ranks, options.stages)
+
+
+def of_moves(engines: int) -> dict[str, Any]:
+    """Arguments for engines that hand requests to one another, behind one API process."""
+    role = {"kv_connector": "tcp", "kv_role": "kv_both", "kv_port": free_ports(engines)}
+    return {"data_parallel_size": engines, "api_server_count": 1, "kv_transfer_config": json.dumps(role)}
 
 
 def of_ranks(ranks: int, stages: int) -> dict[str, Any]:

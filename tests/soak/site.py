@@ -23,7 +23,7 @@ from core_config.locating.default_model import default_model
 from tests.adapters.drawn import shapes_of, write_adapter
 from tests.attack.row import Row
 from tests.attack.send import Target, send
-from tests.attack.server import Server, metric
+from tests.attack.server import METRICS, Server
 from tests.soak.cases import ADAPTERS, CHANGES
 
 LIVE = Row("live", "/live", method="GET")
@@ -94,6 +94,10 @@ class Site:
     def has(self, name: str) -> bool:
         """Whether the server was given an argument."""
         return bool(self._arguments.get(name))
+
+    def number(self, name: str) -> int:
+        """An argument that is a number."""
+        return int(self._arguments[name])
 
     def start(self) -> Server:
         """Start a server and wait until it serves."""
@@ -186,10 +190,17 @@ class Site:
         """Wait until nothing runs, waits or holds blocks; returns what still does."""
         deadline = time.monotonic() + limit_s
         while True:
-            left = {name: metric(self.server.target, name) for name in LIVES}
+            left = {name: self._total(name) for name in LIVES}
+            if self.has("kv_transfer_config"):
+                left["kv_leases"] = self._total("kv_leases")
             if not any(left.values()) or time.monotonic() > deadline:
                 return {name: value for name, value in left.items() if value}
             time.sleep(0.2)
+
+    def _total(self, name: str) -> float:
+        """The sum of a metric over all engines; 0 while there is none."""
+        lines = send(self.server.target, METRICS).body.decode(errors="replace").splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"core:{name}{{"))
 
     def check_integrity(self) -> str:
         """What the engine's own check of blocks, tables and queues finds, and pins, asked over its socket; empty: nothing."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.cases import cases, without_adapters
-from tests.soak.run import Extent, of_ranks, soak
+from tests.soak.run import Extent, of_moves, of_ranks, soak
 from tests.soak.tally import Tally
 
 REST_S = (0.3, 1.0)
@@ -42,3 +42,11 @@ def test_the_same_while_ranks_are_killed(ranks: int, stages: int, tmp_path: Path
     )
     check(tally, 6)
     assert tally.injuries["kill a rank"], tally.summary("no rank was killed")
+
+
+@pytest.mark.slow
+def test_the_same_while_engines_are_drained(tmp_path: Path) -> None:
+    some = cases()[::3]
+    tally, _ = soak(tmp_path, Extent(20.0, least=6), 5, some, of_moves(2), kill_servers=False, rest_s=REST_S)
+    check(tally, 6)
+    assert tally.operated["drain an engine"], tally.summary("no engine was drained")

@@ -45,6 +45,7 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "adapters": lambda server, engine: (
             engine.adapters is not None and server.adapters is not None and server.adapters.is_updated
         ),
+        "engines": lambda server, engine: engine.data_parallel_size > 1,
         "pause": lambda server, engine: engine.sleeps or engine.weight_transfer is not None,
     }
 )
@@ -150,6 +151,7 @@ OPERATION: Final = OwnApi(
         "rpc",
         "adapters",
         "pause",
+        "engines",
     ),
     "",
     30,

@@ -191,6 +191,7 @@ def _context(
     adapters = preparer.adapters = _adapters(engine, server, preparer.here.names)
     metrics = _metrics(engine, server, model, cache, adapters)
     tracing = _tracing(server, model)
+    _count_moves(engine, metrics, model)
     quotes = _quotes(engine, server, metrics, model)
     prefill = None if quotes is None else _prefill(server, quotes, metrics, model)
     generate = _followed(watched(engine, metrics, tracing), engine, quotes, prefill, adapters)
@@ -265,6 +266,14 @@ def _followed(
     if prefill is not None:
         generate = prefill.followed(generate)
     return generate if adapters is None else adapters.followed(generate)
+
+
+def _count_moves(engine: ServingEngine, metrics: ServerMetrics, model: ModelConfig) -> None:
+    """Have the moves of a group counted; the module of their metrics is imported only if there is a group."""
+    if engine.moves is not None:
+        from core_observers.move_metrics import MoveMetrics
+
+        engine.moves.on_count = MoveMetrics(metrics.registry, PREFIX, model.served_names[0]).count
 
 
 def _quotes(

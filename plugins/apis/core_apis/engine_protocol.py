@@ -17,6 +17,7 @@ from core_frontend.adapters import Adapters
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.group.member import EngineState
+from core_frontend.group.moves import GroupMoves
 from core_frontend.queue.limit import QueueLimit
 from core_frontend.request_terms import RequestTerms
 from core_supervision.control import EngineControl
@@ -70,6 +71,11 @@ class ServingEngine(Protocol):
     @property
     def engines(self) -> Sequence[EngineState]:
         """Return the state of each engine of a group; empty for one engine."""
+        ...
+
+    @property
+    def moves(self) -> GroupMoves | None:
+        """Return what drains engines of a group; None for one engine."""
         ...
 
     @property

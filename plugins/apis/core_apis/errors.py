@@ -62,6 +62,7 @@ NEEDS: Mapping[str, str] = MappingProxyType(
             "--weight-transfer-config",
         ),
         **dict.fromkeys(("/pause", "/resume", "/is_paused"), "--enable-sleep-mode or --weight-transfer-config"),
+        **dict.fromkeys(("/drain_engine", "/undrain_engine", "/rebalance_engines"), "--data-parallel-size"),
         "/collective_rpc": "--worker-extension-cls or --weight-transfer-config",
     }
 )
@@ -79,7 +80,7 @@ UNSERVED: Mapping[str, str] = MappingProxyType(
         ),
         **dict.fromkeys(
             ("/scale_elastic_ep", "/is_scaling_elastic_ep"),
-            "The number of ranks is that of the start (--data-parallel-size).",
+            "The number of ranks is that of the start (--data-parallel-size); POST /drain_engine?engine=N empties one of them.",
         ),
         **dict.fromkeys(
             ("/fault_tolerance/apply", "/fault_tolerance/status"),

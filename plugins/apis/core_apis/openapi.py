@@ -75,6 +75,7 @@ from core_apis.token_io.forms import (
     GenerateRequest,
     GenerateResponse,
 )
+from core_frontend.group.moves import Drained, Moved
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -199,6 +200,9 @@ OPERATIONS: dict[str, Operation] = {
     "/pause": Operation(StatusAnswer),
     "/resume": Operation(StatusAnswer),
     "/is_paused": Operation(PausedAnswer),
+    "/drain_engine": Operation(Drained, errors=(404, 409)),
+    "/undrain_engine": Operation(StatusAnswer, errors=(404, 409)),
+    "/rebalance_engines": Operation(Moved, errors=(409,)),
     "/init_weight_transfer_engine": Operation(WeightsAnswer, InitRequest, errors=BODY),
     "/update_weights": Operation(WeightsAnswer, UpdateRequest, errors=(*BODY, 403)),
     "/start_weight_update": Operation(WeightsAnswer, BeginRequest, errors=BODY),

@@ -46,6 +46,13 @@ def level_of(text: str) -> int:
     return int(text)
 
 
+def number_of(name: str, text: str) -> int:
+    """Read a number from 0 on. Raises RequestError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise RequestError(f"{name} is {text[:100]!r}; expected a number, such as {name}=0.", param=name)
+    return int(text)
+
+
 def mode_of(text: str) -> PauseMode:
     """Read the mode for requests that run or wait. Raises RequestError."""
     for mode in MODES:

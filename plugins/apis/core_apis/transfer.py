@@ -28,6 +28,11 @@ def check_transfer(engine: ServingEngine, runs: Any) -> None:
     asked = asked_by(runs.body)
     if asked is None:
         return
+    if engine.config.data_parallel_size > 1:
+        raise RequestError(
+            f"{FIELD} is not served: the engines of --data-parallel-size hand requests to one another alone; leave it out.",
+            param=FIELD,
+        )
     role = roles_of(engine.config)
     if not role:
         raise RequestError(

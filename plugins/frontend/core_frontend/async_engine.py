@@ -27,6 +27,7 @@ from core_frontend.deadlines import alarm, overdue_sentence
 from core_frontend.denylist import Denylist
 from core_frontend.group.client import GroupClient
 from core_frontend.group.member import EngineState
+from core_frontend.group.moves import GroupMoves
 from core_frontend.group.recovery import GroupRecovery
 from core_frontend.group.source import GroupSource
 from core_frontend.group.stats_log import GroupStatsLog
@@ -69,6 +70,7 @@ class AsyncEngine:
     control:      pauses it, puts it to sleep, replaces its weights.
     adapters:     its adapters, where it has some.
     source:       provides further engines; None: the first death is final.
+    moves:        drains engines of a group; None for one engine.
     """
 
     def __init__(
@@ -97,10 +99,12 @@ class AsyncEngine:
         self._killers = Denylist()
         self.restarts = RestartLog()
         self._recovery: Recovery | None = None
+        self.moves: GroupMoves | None = None
         if source is not None:
             own = self, self._live, self.restarts, self._killers, config.scheduler.num_speculative_tokens
             if isinstance(client, GroupClient):
-                self._recovery = GroupRecovery(client, source, *own)
+                self._recovery = recovery = GroupRecovery(client, source, *own)
+                self.moves = GroupMoves(config, client, recovery, self._live.states)
             elif not isinstance(source, GroupSource):
                 self._recovery = Recovery(source, *own)
         client.listen(self._on_step, self._on_dead)
@@ -282,6 +286,8 @@ class AsyncEngine:
             self._closed = True
             self._live.end(EngineDeadError("The engine was closed."))
             await asyncio.to_thread(self.grammars.close)
+            if self.moves is not None:
+                self.moves.close()
             if self._recovery is not None:
                 await self._recovery.close()
             await self._client.close()

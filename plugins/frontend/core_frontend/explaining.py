@@ -13,7 +13,17 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from core.api.sequence_record import SequenceRecord
-from core_frontend.api.explanation import AuditUse, CacheUse, ControlText, Drafts, Explanation, Limit, Miss, Times
+from core_frontend.api.explanation import (
+    AuditUse,
+    CacheUse,
+    ControlText,
+    Drafts,
+    Explanation,
+    Limit,
+    Miss,
+    MoveUse,
+    Times,
+)
 from core_frontend.completion_state import CompletionState
 from core_frontend.request_settings import RequestSettings
 from core_tokens.tokenizer import Tokenizer
@@ -38,12 +48,17 @@ class Explainer:
         self._records: dict[int, SequenceRecord] = {}
         self._earlier: dict[int, SequenceRecord] = {}
         self._num_restarts = 0
+        self._moves: list[MoveUse] = []
 
-    def resume(self) -> None:
-        """Note that the engine has died: the next record of a choice is another engine's, and covers only the rest of
-        it.
+    def resume(self, move: MoveUse | None = None) -> None:
+        """Note that the next record of a choice is another engine's, and covers only the rest of it.
+
+        move: the request has left its engine; None: the engine has died.
         """
-        self._num_restarts += 1
+        if move is None:
+            self._num_restarts += 1
+        else:
+            self._moves.append(move)
         self._earlier = dict(self._records)
 
     def add(self, choice: int, record: SequenceRecord | None) -> None:
@@ -74,6 +89,7 @@ class Explainer:
             tools=self._asked.tools or None,
             control_text=self._control_text(),
             audit=_audit(records),
+            moves=self._moves,
         )
 
     def _control_text(self) -> list[ControlText]:

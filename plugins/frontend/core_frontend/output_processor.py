@@ -16,6 +16,7 @@ import msgspec
 from core.api.messages import EngineOutput, EngineRequest, FinishReason, Resume
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
+from core_frontend.api.explanation import MoveUse
 from core_frontend.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from core_frontend.api.pooling_outputs import PooledOutput
 from core_frontend.completion_state import CompletionState
@@ -81,8 +82,11 @@ class RequestState:
         """Return the number of output tokens that the engine has generated so far, by choices that still run."""
         return {index: len(choice.token_ids) for index, choice in self._choices.items() if not choice.finished}
 
-    def resumed(self) -> list[EngineRequest]:
-        """Return the requests with which another engine can continue: the choices that still run."""
+    def resumed(self, move: MoveUse | None = None) -> list[EngineRequest]:
+        """Return the requests with which another engine can continue: the choices that still run.
+
+        move: why it does; None: the engine has died.
+        """
         rest: list[EngineRequest] = []
         for request in self.requests:
             choice = self._choices[request.choice]
@@ -250,10 +254,10 @@ class ExplainedState(RequestState):
         self._explainer.add(output.choice, output.record)
         return super().update(output, now)
 
-    def resumed(self) -> list[EngineRequest]:
+    def resumed(self, move: MoveUse | None = None) -> list[EngineRequest]:
         """Return the requests as in `RequestState`, and note the change of engines."""
-        self._explainer.resume()
-        return super().resumed()
+        self._explainer.resume(move)
+        return super().resumed(move)
 
     def take(self, interval: int = 1) -> RequestOutput | None:
         """Return the output as in `RequestState`, with the explanation in the last one."""

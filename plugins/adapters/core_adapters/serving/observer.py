@@ -113,7 +113,8 @@ class AdapterObserver(WaitingGate):
 
     def in_use(self) -> Counter[str]:
         """Return the number of sequences of each adapter that may be computed."""
-        return Counter(request.adapter for request in self._engine.scheduler.requests if request.adapter)
+        requests = (sequence.request for sequence in self._engine.scheduler.sequences)
+        return Counter(request.adapter for request in requests if request.adapter)
 
     def load(self, load: Load) -> None:
         """Read an adapter that a client has asked for."""

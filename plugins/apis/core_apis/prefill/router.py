@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 
 from core.api.sampling_params import SamplingParams
-from core_apis.prefill.choice import Choice, Link, choose
+from core_apis.prefill.choice import Choice, choose
 from core_apis.prefill.server import PrefillServer
 from core_apis.quotes import ServerQuotes
 from core_apis.watching import Generate, PromptCall
@@ -29,6 +29,7 @@ from core_frontend.api.outputs import RequestOutput
 from core_frontend.kv_transfer import KVTransfer
 from core_frontend.prompts.prompt_parser import MEDIA
 from core_frontend.quote.forecast import Ask
+from core_frontend.quote.link import Link
 from core_observers.prefill_metrics import PrefillMetrics
 
 WORTH_S: Final = 0.05

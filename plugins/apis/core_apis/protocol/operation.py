@@ -147,7 +147,7 @@ class ProfileAnswer(msgspec.Struct):
 
 
 class StatusAnswer(msgspec.Struct):
-    """The engine's state from now on. status: `paused`, `resumed`, `asleep` or `awake`."""
+    """The engine's state from now on. status: `paused`, `resumed`, `asleep`, `awake` or `running`."""
 
     status: str
 

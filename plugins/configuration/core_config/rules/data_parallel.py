@@ -15,6 +15,8 @@ from core_config.stages.kv_transfer import named_connectors
 MULTI_PORT = "data_parallel_multi_port_external_lb"
 OF_ONE_SERVER = ("request_journal", "kv_offloading_disk_path", "kv_events_config", "uds")
 """Arguments that name a place which servers cannot share."""
+BOTH = "kv_both"
+LAST_PORT = 65535
 
 
 class Values(Protocol):
@@ -98,8 +100,10 @@ def _servers_have_ports(facts: Facts) -> Findings:
     if rank is not None and rank < start:
         yield Problem(f"--data-parallel-rank {rank}: is below --data-parallel-start-rank {start}.")
     last = facts["port"] + num_engines(facts) - 1
-    if facts["port"] == 0 or last > 65535:
-        yield Problem(f"{flag_of(MULTI_PORT)}: needs --port, the first of {num_engines(facts)} ports up to 65535.")
+    if facts["port"] == 0 or last > LAST_PORT:
+        yield Problem(
+            f"{flag_of(MULTI_PORT)}: needs --port, the first of {num_engines(facts)} ports up to {LAST_PORT}."
+        )
     for name in OF_ONE_SERVER:
         if facts[name]:
             yield Problem(
@@ -140,15 +144,33 @@ def groups_share_out_processors(facts: Facts) -> Findings:
         )
 
 
-def handoffs_are_of_one_engine(facts: Facts) -> Findings:
-    """A role in handoffs of KV is of one engine, which has an address of its own."""
-    named = named_connectors(facts.settings).connectors
-    is_group = facts["data_parallel_size"] > 1 and (facts["data_parallel_rank"] is None or facts[MULTI_PORT])
-    if is_group and any((connector.arguments or {}).get("role") for connector in named):
-        yield Problem(
-            f"--data-parallel-size {facts['data_parallel_size']}: an engine with a kv_role or --kv-peers has an "
-            "address of its own; start one command for each engine, with --data-parallel-rank."
-        )
+def groups_hand_over_among_themselves(facts: Facts) -> Findings:
+    """The engines of one command hand running requests to one another; every other role is of one engine with an address."""
+    size = facts["data_parallel_size"]
+    is_group = size > 1 and (facts["data_parallel_rank"] is None or facts[MULTI_PORT])
+    named = [connector.arguments or {} for connector in named_connectors(facts.settings).connectors]
+    for arguments in (each for each in named if is_group and each.get("role")):
+        apart = "start one command for each engine, with --data-parallel-rank"
+        group = f"the engines of --data-parallel-size {size}"
+        role, port = arguments["role"], str(arguments.get("listen", "")).rpartition(":")[2]
+        if facts[MULTI_PORT] or facts.is_headless or waits_for_others(facts):
+            yield Problem(
+                f"--data-parallel-size {size}: an engine with a kv_role or --kv-peers has an address of its own, and those of "
+                "several machines or servers do not know one another's; start one command for each engine, with "
+                "--data-parallel-rank."
+            )
+        elif role != BOTH:
+            yield Problem(f"kv_role {role}: {group} hand requests to one another, which needs {BOTH}; {apart}.")
+        elif arguments.get("peers"):
+            yield Problem(f"--kv-peers: {group} are one another's peers; leave it out, or {apart}.")
+        elif arguments.get("load_failure") == "fail":
+            yield Problem(
+                f"kv_load_failure_policy fail: {group} compute again what they cannot hand over; leave it out, or {apart}."
+            )
+        elif port.isdigit() and int(port) + num_engines(facts) - 1 > LAST_PORT:
+            yield Problem(
+                f"kv_port {port}: {group} listen at {num_engines(facts)} ports from it on, up to {LAST_PORT}."
+            )
 
 
 def logs_are_of_several(facts: Facts) -> Findings:
@@ -184,6 +206,6 @@ RULES: tuple[Rule, ...] = (
     Rule(ranks_are_of_the_group),
     Rule(groups_have_one_api_server),
     Rule(logs_are_of_several),
-    Rule(handoffs_are_of_one_engine),
+    Rule(groups_hand_over_among_themselves),
     Rule(groups_share_out_processors, "platform"),
 )

@@ -3,7 +3,8 @@
 Owns: which of them mean something, and what they are for the connector. Never does: listen, or read a key file. Called by:
 `core_config.stages.kv_transfer`.
 
-Without a role `tcp` shares the blocks of all its peers by name. It has one as soon as anything is said that only a role uses.
+Without a role `tcp` shares the blocks of all its peers by name. It has one as soon as anything is said that only a role uses,
+and in a group of engines with kv_both.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ def role_arguments(
     """
     said = {name: settings[name] for name in ARGUMENTS if settings.user_set(name)}
     keys = _given(values)
-    if not always and not said and set(keys) <= {"kv_role"} and keys.get("kv_role", BOTH) == BOTH:
+    says_both = set(keys) <= {"kv_role"} and keys.get("kv_role", BOTH) == BOTH
+    # The engines of a group hand requests to one another; of one engine kv_both alone says nothing, as vLLM's examples have it.
+    is_group = settings["data_parallel_size"] > 1 and settings["data_parallel_rank"] is None
+    shares = not {"listen", "peers"}.isdisjoint(own)
+    if not always and not said and says_both and (shares or not (keys and is_group)):
         return dict(own)
     role = keys.get("kv_role", BOTH)
     found: dict[str, tuple[Any, str]] = {"role": (role, f"{flag}.kv_role {role}")}

@@ -204,6 +204,26 @@ class PrefillUse(msgspec.Struct):
     server: int | None = None
 
 
+class MoveUse(msgspec.Struct):
+    """One move of a running request to another engine of its group (`/drain_engine`).
+
+    source, target: places of the engines in the group.
+    tokens:    tokens of its choices that had been generated.
+    how:       `moved`: the pages of its keys and values went along; `computed`: the other engine computed them again.
+    why:       the reason, as a sentence.
+    computing: seconds that were foretold until it would go on if it was computed again; None: nothing was foretold.
+    moving:    the same if its pages went along, with their transfer; None likewise.
+    """
+
+    source: int
+    target: int
+    tokens: int
+    how: Literal["moved", "computed"]
+    why: str
+    computing: float | None = None
+    moving: float | None = None
+
+
 class Explanation(msgspec.Struct):
     """The explanation of one request. Counts include all its choices.
 
@@ -221,6 +241,7 @@ class Explanation(msgspec.Struct):
     session:     what the request's session gave to its prompt; None without one.
     audit:       what the live audit did with its steps; None: none was computed again.
     prefill:     where its prompt was computed; None: the server sends none away.
+    moves:       how often another engine continued it because its engine was drained.
     """
 
     times: Times
@@ -237,3 +258,4 @@ class Explanation(msgspec.Struct):
     session: SessionUse | None = None
     audit: AuditUse | None = None
     prefill: PrefillUse | None = None
+    moves: list[MoveUse] = []

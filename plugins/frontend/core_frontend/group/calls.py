@@ -27,6 +27,8 @@ READING: Final = frozenset({
 })  # fmt: skip
 """Calls that change nothing: all engines that live answer them at the same time."""
 OF_UPDATES: Final = frozenset({"update_weights", "finish_weight_update"})
+LASTING: Final = OF_UPDATES | {"start_weight_update", "load_adapter", "unload_adapter"}
+"""Calls that an engine which was ended gets when it is started; what holds besides them is in the state of the others."""
 OF_PINS: Final = frozenset({"pin_prefix", "unpin_prefix"})
 
 
@@ -74,6 +76,9 @@ class GroupCalls:
         first, *others = members = self._complete()
         answers = [await first.client.call(method, arguments)]
         answers += await asyncio.gather(*(self._follow(each, method, arguments) for each in others))
+        for member in self._members:
+            if member.state == "ended" and method in LASTING:
+                member.missed.append((method, arguments))
         return members, answers
 
     async def _check_gathered(self) -> None:
@@ -166,7 +171,7 @@ class GroupCalls:
         """Return the members of a group none of which is being restarted. Raises EngineStalledError."""
         living = self._living()
         for member in self._members:
-            if not member.is_alive and member.state != "gone":
+            if not member.is_alive and member.state not in ("ended", "gone"):
                 raise EngineStalledError(
                     f"Engine {member.index} of {len(self._members)} died and is being started again, so the call would not "
                     "reach all engines; ask again in a few seconds."

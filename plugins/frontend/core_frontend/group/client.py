@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError
-from core.api.messages import EngineOutputs, EngineReady, EngineRequest
+from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest
 from core.api.step_plan import SequenceKey
 from core_frontend.group.calls import GroupCalls
 from core_frontend.group.member import EngineState, Member, state_of
@@ -36,6 +36,7 @@ class GroupClient:
     members:    by index.
     totals:     the statistics of all engines.
     stats_log:  receives each message of an engine.
+    on_taken:   called with each member's outputs, once they have been passed on.
     fallen:     members whose engine has died, for the recovery, the first one first.
     dead_error: always None: the recovery decides when there is no engine any more.
 
@@ -49,6 +50,7 @@ class GroupClient:
         self.totals = GroupTotals(members)
         self.fallen: deque[Member] = deque()
         self.stats_log: GroupStatsLog | None = None
+        self.on_taken: Callable[[Member, Sequence[EngineOutput]], None] | None = None
         self._router = Router(len(members), num_routers)
         self._work = Work(len(members))
         self._calls = GroupCalls(members, self._live_members)
@@ -66,8 +68,8 @@ class GroupClient:
 
     @property
     def clients(self) -> list[ZmqClient]:
-        """The clients of all engines, dead ones too."""
-        return [member.connected for member in self.members if member.connected is not None]
+        """The clients of all engines, dead ones too, but none of an engine that was ended."""
+        return [member.client for member in self.members if member.connected is not None and member.state != "ended"]
 
     @property
     def ready(self) -> EngineReady:
@@ -87,8 +89,10 @@ class GroupClient:
 
     @property
     def silence_s(self) -> float:
-        """Seconds for which no engine has said anything although something waits for each."""
-        return min((member.client.silence_s for member in self.members if member.is_alive), default=0.0)
+        """Seconds for which no engine has said anything although something waits for each. Drained ones owe nothing."""
+        alive = [member for member in self.members if member.is_alive]
+        asked = [member for member in alive if not member.is_drained] or alive
+        return min((member.client.silence_s for member in asked), default=0.0)
 
     def name_of(self, handle: int) -> str:
         """Return the id of a request of the engine that died last, as a client of one engine does."""
@@ -108,16 +112,23 @@ class GroupClient:
         task = self._work.tasks.get(request_id)
         return None if task is None else task.engine
 
-    async def add(self, requests: Sequence[EngineRequest], member: Member | None = None) -> None:
-        """Send the choices of one request to an engine. member: None: the best one.
+    def requests_at(self, member: Member) -> list[str]:
+        """Return the ids of the requests that a member has."""
+        return self._work.at(member.index)
+
+    async def add(
+        self, requests: Sequence[EngineRequest], member: Member | None = None, *, num_cached: int = 0
+    ) -> None:
+        """Send the choices of one request to an engine.
+
+        member: None: the best one. num_cached: tokens that it will not compute.
 
         Raises EngineDeadError when no engine takes requests, or this one has died; RequestError for values that no message
         can hold.
         """
         request_id = requests[0].request_id
-        num_cached = 0
         if member is None:
-            member, num_cached = self._best(requests[0])
+            member, num_cached = self.best(requests[0])
         task = self._work.begin(requests, member.index, num_cached)
         try:
             await member.client.add(requests)
@@ -182,9 +193,62 @@ class GroupClient:
         self._listen_to(member)
 
     def open(self, member: Member) -> None:
-        """Let a member take requests."""
+        """Let a member take requests, unless an operator has taken it out."""
+        if member.is_drained:
+            member.state = "draining" if self.requests_at(member) else "drained"
+            return
         member.state = "running"
         self._router.open(member.index)
+
+    def check_alone(self) -> None:
+        """Raise RequestError (409) where other processes send requests to these engines as well."""
+        if self._router.num_routers > 1:
+            raise RequestError(
+                "Several API processes send requests to the engines, each for itself, so that none of them can drain one or "
+                "even out their load; start the server with --api-server-count 1.",
+                status=409,
+                code="several_processes",
+            )
+
+    def drain(self, member: Member) -> None:
+        """Send a member no further request.
+
+        Raises RequestError (409) where no other one takes them, or other processes send them as well.
+        """
+        self.check_alone()
+        if not any(self._router.is_open[each.index] for each in self.members if each is not member):
+            raise RequestError(
+                f"No other engine takes requests now, so that those of engine {member.index} cannot leave it; drain it when "
+                "another one runs.",
+                status=409,
+                code="last_engine",
+            )
+        member.is_drained = True
+        self._router.shut(member.index)
+        if member.state == "running":
+            member.state = "draining"
+
+    async def end(self, member: Member) -> None:
+        """End the process of a drained member, whose memory is then free."""
+        member.state = "ended"
+        member.totals.end_engine(0)
+        await member.client.close()
+
+    def undrain(self, member: Member) -> None:
+        """Let a member take requests again, at once or once it has an engine; one that was ended has to be started."""
+        member.is_drained = False
+        if member.state in ("draining", "drained"):
+            self.open(member)
+
+    def undrain_last(self) -> list[Member]:
+        """Let drained members take requests again where no other one will; returns them."""
+        if any(member.state != "gone" and not member.is_drained for member in self.members):
+            return []
+        drained = [member for member in self.members if member.state != "gone"]
+        for member in drained:
+            logger.warning("Engine %d takes requests again: no other one is left.", member.index)
+            self.undrain(member)
+        return drained
 
     def leave_out(self, member: Member, error: EngineDeadError) -> None:
         """Go on without a member, which will have no further engine."""
@@ -201,6 +265,8 @@ class GroupClient:
             self.stats_log.record(message, member.index)
         if self._on_outputs is not None:
             self._on_outputs(message)
+        if self.on_taken is not None:
+            self.on_taken(member, message.outputs)
 
     def _lose(self, member: Member, client: ZmqClient, error: EngineDeadError) -> None:
         if member.connected is not client:
@@ -215,8 +281,11 @@ class GroupClient:
         if self._on_death is not None:
             self._on_death(error)
 
-    def _best(self, request: EngineRequest) -> tuple[Member, int]:
-        """Return the member for a request, and the number of its tokens that are expected to be cached there."""
+    def best(self, request: EngineRequest) -> tuple[Member, int]:
+        """Return the member for a request, and the number of its tokens that are expected to be cached there.
+
+        Raises EngineDeadError when no engine takes requests.
+        """
         if not self.serves:
             raise EngineDeadError("No engine of the group takes requests now.")
         keys, lengths, head = prefix_keys(request)

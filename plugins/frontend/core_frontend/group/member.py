@@ -17,7 +17,7 @@ from core_frontend.stat_totals import StatTotals
 from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.revival import EngineSource
 
-MemberState = Literal["running", "trying", "restarting", "gone"]
+MemberState = Literal["running", "draining", "drained", "ended", "trying", "restarting", "gone"]
 
 
 @dataclass
@@ -27,8 +27,10 @@ class Member:
     index:  place in the group, from 0.
     source: provides the next engine.
     connected: the client of its engine, or of the last one; None: there was none when this process began.
-    state:  `running` takes requests; `trying` computes only requests that engines may die of; `restarting` has no engine;
-            `gone` will have none.
+    state:  `running` takes requests; `draining` takes none, and those that it has leave it; `drained` has none left; `ended`
+            has no process until an operator wants one; `trying` computes only requests that engines may die of; `restarting`
+            has no engine; `gone` will have none.
+    is_drained: whether an operator has taken it out, its next engines included.
     missed: calls that the other engines have executed and this one has not; its next engine gets them before it serves.
     error:  why there is no engine, while there is none.
     """
@@ -39,6 +41,7 @@ class Member:
     state: MemberState = "running"
     missed: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     error: EngineDeadError | None = None
+    is_drained: bool = False
     totals: StatTotals = field(default_factory=StatTotals)
 
     @property
@@ -50,7 +53,7 @@ class Member:
     @property
     def is_alive(self) -> bool:
         """Whether there is an engine that can be called."""
-        return self.state in ("running", "trying") and self.client.dead_error is None
+        return self.state not in ("ended", "restarting", "gone") and self.client.dead_error is None
 
 
 class EngineState(msgspec.Struct, omit_defaults=True):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from core.api.config import CacheConfig, EngineConfig
+from core_kv_connectors.handoff.roles import hands_on, moves_requests, of_member
 from core_platforms.cpu.processors import place
 
 CPU = "platform.cpu"
@@ -29,6 +30,11 @@ def member_config(config: EngineConfig, rank: int) -> EngineConfig:
     plugins = config.plugins
     if plugins.platform == "cpu":
         arguments = {**plugins.arguments, CPU: _share(plugins.arguments.get(CPU, {}), rank, count)}
+        plugins = msgspec.structs.replace(plugins, arguments=arguments)
+    if moves_requests(config):
+        arguments = {
+            name: of_member(own, rank, count) if hands_on(name, own) else own for name, own in plugins.arguments.items()
+        }
         plugins = msgspec.structs.replace(plugins, arguments=arguments)
     start = config.data_parallel_rank
     return msgspec.structs.replace(

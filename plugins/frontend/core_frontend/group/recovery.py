@@ -11,10 +11,12 @@ engines at most before it is alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any, Protocol
 
 from core.api.errors import EngineDeadError, RequestError, UtilityError
+from core_frontend.api.explanation import MoveUse
 from core_frontend.denylist import Denylist
 from core_frontend.group.client import GroupClient
 from core_frontend.group.member import Member
@@ -82,16 +84,17 @@ class GroupRecovery(Recovery):
             await self._try_suspects(member)
             if client.dead_error is None:
                 self.group.open(member)
-                self._end_pause()
+                if self.group.serves:  # not where an operator has taken it out, and no other one runs
+                    self._end_pause()
                 await self._spread()
         except EngineDeadError as last:
-            self._leave_out(member, last)
+            await self._leave_out(member, last)
         except Exception as defect:
             logger.error("Engine %d could not be replaced.", member.index, exc_info=defect)
             sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
-            self._leave_out(member, EngineDeadError(sentence, cause=error.cause))
+            await self._leave_out(member, EngineDeadError(sentence, cause=error.cause))
 
-    def _leave_out(self, member: Member, last: EngineDeadError) -> None:
+    async def _leave_out(self, member: Member, last: EngineDeadError) -> None:
         if member.client.dead_error is None and member.state == "trying":
             member.client.kill()
         self.group.leave_out(member, last)
@@ -99,6 +102,43 @@ class GroupRecovery(Recovery):
             self._patient.give_up(last)
             return
         logger.error("Engine %d stays away: %s\nThe others go on.", member.index, last)
+        for each in self.group.undrain_last():
+            if each.state == "ended":
+                with contextlib.suppress(EngineDeadError):  # it has been left out, too
+                    await self.start(each)
+        await self.reopened()
+
+    async def start(self, member: Member) -> None:
+        """Start an engine where an operator has ended one, and let it take requests.
+
+        Raises EngineDeadError when it does not come up; the member is then left out.
+        """
+        starting = self._tasks[member.index] = asyncio.create_task(self._start(member))
+        await asyncio.wait({starting})
+        if starting.cancelled():
+            raise EngineDeadError("It died before it took requests, and is started again.", cause="start_failed")
+        starting.result()
+
+    async def _start(self, member: Member) -> None:
+        ended = EngineDeadError("An operator has ended it.", cause="ended")
+        member.state = "restarting"  # no call changes the group meanwhile
+        try:
+            # As if a request had caused its end: it does not count among the deaths.
+            self.group.adopt(member, await self._next_at(member, member.client, ended, 1))
+            await self._level(member)
+        except EngineDeadError as last:
+            await self._leave_out(member, last)
+            raise
+        self.group.open(member)
+        await self.reopened()
+
+    async def reopened(self) -> None:
+        """Send requests that wait for an engine to one that takes requests again, if there is one."""
+        if not self.group.serves:
+            return
+        if self._log.paused_since is not None:
+            self._end_pause()
+        await self._spread()
 
     async def _spread(self) -> None:
         """Send the live requests that no engine has, except those that have to run alone."""
@@ -111,7 +151,7 @@ class GroupRecovery(Recovery):
         if waiting:
             logger.warning("%d requests of an engine that died go on in others.", len(waiting))
         for state in waiting:
-            await self._give(state)
+            await self.give(state)
 
     async def _try_suspects(self, member: Member) -> None:
         """Run the requests that engines may die of, half of them at a time, in an engine that has no others."""
@@ -120,19 +160,24 @@ class GroupRecovery(Recovery):
             for name in names:
                 state = self._requests.find(name)
                 if state is not None and not self.group.has(name):
-                    await self._give(state, member)
+                    await self.give(state, member)
             await self._until_safe(names)
             if member.client.dead_error is not None:
                 return
             self._suspects.acquit()
 
-    async def _give(self, state: RequestState, member: Member | None = None) -> None:
-        """Send a request that no engine has, with its tokens. member: None: to the best engine."""
+    async def give(
+        self, state: RequestState, member: Member | None = None, move: MoveUse | None = None, *, num_cached: int = 0
+    ) -> None:
+        """Send a request that no engine has, with its tokens. Does nothing where one has it, or it has ended.
+
+        member: None: to the best engine. move: why it has left its engine; None: that died. num_cached: see `GroupClient.add`.
+        """
         if self._requests.find(state.request_id) is not state or self.group.has(state.request_id):
             return
         self._given[state.request_id] = state.num_given()
         try:
-            await self.group.add(state.resumed(), member)
+            await self.group.add(state.resumed(move), member, num_cached=num_cached)
         except EngineDeadError:
             return  # the recovery of that engine has begun
         except RequestError as error:

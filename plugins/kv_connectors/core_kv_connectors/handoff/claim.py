@@ -95,6 +95,7 @@ class Claim:
     done: ends when no further page comes.
     pages: received and verified, by group and digest; empty once it is dropped.
     num_announced, num_received, num_bad: pages that the peer has, that came, and that came with wrong values.
+    transfer_s: seconds that receiving them took, until all had come or the claim ended.
     problem: why it ended early.
     """
 
@@ -117,6 +118,7 @@ class Claim:
         self.num_announced = 0
         self.num_received = 0
         self.num_bad = 0
+        self.transfer_s = 0.0
         self.problem = ""
         self._tenant = tenant
         self._limit_s = min(source.limit_s, LIMIT_S)
@@ -165,6 +167,16 @@ class Claim:
         if self.num_received < self._num_wanted:
             return f"only {self.num_received} of {self._num_wanted} pages came"
         return ""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes that came, as they were sent."""
+        return self.num_received * self._page_bytes
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the claim has been told which pages the prompt may need."""
+        return self._known.done()
 
     def know(self, blocks: Callable[[], list[Block]]) -> None:
         """Give the function that computes all blocks of the prompt, in any order; the claim's thread calls it."""
@@ -259,7 +271,11 @@ class Claim:
         try:
             left_s = max(self._until - time.monotonic(), 0.0)
             with self._transport.receiving(granted.place, self._pace, left_s) as receive_page:
-                self._fetch(connection, asked, receive_page)
+                begin = time.monotonic()
+                try:
+                    self._fetch(connection, asked, receive_page)
+                finally:
+                    self.transfer_s = time.monotonic() - begin
         finally:
             self._streams.give_back()
         send(connection, Ask(ends=True, received=self.num_received))

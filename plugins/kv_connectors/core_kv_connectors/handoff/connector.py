@@ -110,6 +110,11 @@ class Handoff(KVConnector):
         self.close(0.0)
         self._open(self._fingerprint)
 
+    @property
+    def page_bytes(self) -> int:
+        """Return the size of a page, in bytes."""
+        return self._page_bytes
+
     # --- producer ---
 
     def lease(self, blocks: Sequence[LeasedBlock], last: bytes, num_blocks: int, tenant: str) -> str | None:
@@ -123,6 +128,11 @@ class Handoff(KVConnector):
             elif block_id is not None and self.leases.lacks(group, key):
                 self._to_copy[block_id] = (group, key)
         return ticket
+
+    def drop_lease(self, ticket: str) -> None:
+        """End a lease whose ticket nobody will bring. Its copies that have not begun are not made."""
+        if self.leases is not None:
+            self.leases.drop(ticket)
 
     def copy_some(self, cache: BlockCache) -> bool:
         """Have the next step, or `cache.copy_now`, return some leased blocks; False when there are none to copy."""

@@ -151,6 +151,14 @@ class Leases:
             ends = [lease.until for lease in self._leases.values() if not lease.is_claimed]
             return max(0.0, min(ends) - self._clock()) if ends else None
 
+    def drop(self, text: str) -> None:
+        """End the lease of a ticket that nobody will bring; one that has been claimed, or has ended, is left alone."""
+        ticket = read(text, self._key)
+        with self._changed:
+            lease = None if ticket is None else self._leases.get(ticket.lease)
+            if ticket is not None and lease is not None and not lease.is_claimed:
+                self._end(ticket.lease, "dropped")
+
     def drop_all(self) -> None:
         """End all leases at once: their pages are of other weights, or their memory is needed."""
         with self._changed:

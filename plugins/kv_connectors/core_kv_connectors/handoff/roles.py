@@ -93,15 +93,39 @@ def roles_of(config: EngineConfig) -> str:
     return str(_own(config).get("role", ""))
 
 
+def moves_requests(config: EngineConfig) -> bool:
+    """Whether the engines of a group hand over running requests with what they have computed."""
+    return config.data_parallel_size > 1 and roles_of(config) == BOTH
+
+
+def of_member(arguments: Mapping[str, Any], rank: int, count: int) -> dict[str, Any]:
+    """Return the arguments of a connector with a role for one of `count` engines behind one address.
+
+    Each engine listens at the port that the configuration names plus its rank, and dials all others.
+    """
+    host, port = address_of(str(arguments["listen"]), PLACE)
+    named = f"[{host}]" if ":" in host else host
+    places = [f"{named}:{port + place}" for place in range(count)]
+    own = {**arguments, "listen": places[rank], "peers": [place for place in places if place != places[rank]]}
+    if own.get("engine_id"):
+        own["engine_id"] = f"{own['engine_id']}_dp{rank}"
+    return own
+
+
 def fails_loads(config: EngineConfig) -> bool:
     """Whether a configuration ends requests whose pages cannot be loaded, rather than compute them."""
     return str(_own(config).get("load_failure", "")) == FAIL
+
+
+def hands_on(name: str, arguments: object) -> bool:
+    """Whether these are the arguments of a connector that has a role. name: as in `PluginChoices.arguments`."""
+    return name.partition("#")[0] in HANDS_ON and isinstance(arguments, Mapping) and bool(arguments.get("role"))
 
 
 def _own(config: EngineConfig) -> Mapping[str, Any]:
     """Return the arguments of the connector that has a role; empty: there is none."""
     if config.cache.enable_prefix_caching:
         for name, arguments in config.plugins.arguments.items():
-            if name.partition("#")[0] in HANDS_ON and isinstance(arguments, Mapping) and arguments.get("role"):
+            if hands_on(name, arguments):
                 return arguments
     return {}

@@ -7,32 +7,34 @@ what a client wrote (the server does). Called by: the engine core, between steps
 A server announces what a request asks for before it sends the request itself, under the same id. A request of which nothing was
 announced, as after a death of the engine, is computed here.
 
+A running request changes engines in the same way: `hand_over` ends it here and leases what it has computed, and the other
+engine claims that for the request with its tokens.
+
 With `kv_load_failure_policy` fail, a request whose pages do not all come ends with an error before anything of it is computed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Self
 
 import msgspec
 
-from core.api.kv_transfer import PrefixKey
-from core.api.messages import EngineRequest
+from core.api.messages import EngineRequest, Resume
 from core.api.stats import SchedulerStats
 from core.engine.observer import Engine, EngineStart
 from core.kv.manager import KVManager
-from core.kv.prefix_needs import PrefixNeeds
 from core.kv.sequence import KVSequence
-from core.scheduler.sequence import SequenceState
 from core.scheduler.step import Step
-from core_kv_connectors.handoff.claim import Source
-from core_kv_connectors.handoff.connector import Handoff, LeasedBlock
+from core_kv_connectors.handoff.claim import Claim, Source
+from core_kv_connectors.handoff.connector import Handoff
 from core_kv_connectors.handoff.roles import roles_of
+from core_observers.engine.handed_blocks import cached_blocks, is_cached, keyed_blocks, sequence_of
 from core_observers.engine.kv_failures import NO_CONNECTOR, WHY_NO_CLAIM, LoadFailures
+from core_observers.engine.kv_moves import Arrivals
 from core_supervision.waiting_gate import WaitingGate
 
 MOST_WATCHED: Final = 4096
@@ -51,6 +53,7 @@ class KVHandoffs(WaitingGate):
         self._failures = failures
         self._watched: dict[str, KVSequence | None] = {}
         self._to_start: dict[str, set[int]] = {}
+        self._arrivals = Arrivals()
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
@@ -68,14 +71,17 @@ class KVHandoffs(WaitingGate):
     def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
         """Return the calls of servers."""
 
-        def claim_kv(request_id: str, source: dict[str, Any], tenant: str) -> str:
-            return self.claim(f"{client}:{request_id}", msgspec.convert(source, Source), tenant)
+        def claim_kv(request_id: str, source: dict[str, Any], tenant: str, num_choices: int = 0) -> str:
+            return self.claim(f"{client}:{request_id}", msgspec.convert(source, Source), tenant, num_choices)
 
         return {
             "watch_kv": lambda request_id: self.watch(f"{client}:{request_id}"),
             "lease_kv": lambda request_id: self.lease(f"{client}:{request_id}"),
             "claim_kv": claim_kv,
             "end_kv": lambda request_id: self.end(f"{client}:{request_id}"),
+            "hand_over_kv": lambda request_id: self.hand_over(f"{client}:{request_id}"),
+            "drop_kv": self.drop_lease,
+            "moved_kv": lambda request_id: self._arrivals.take(f"{client}:{request_id}"),
             "kv_handoffs": self.counts,
         }
 
@@ -91,28 +97,61 @@ class KVHandoffs(WaitingGate):
     def lease(self, name: str) -> dict[str, Any] | None:
         """Lease the cached blocks of a request's prompt; returns ticket, host, port and engine_id, or None without a lease."""
         sequence = self._watched.pop(name, None)
+        return None if sequence is None else self._leased([sequence])[0]
+
+    def hand_over(self, name: str) -> dict[str, Any] | None:
+        """End a live request without an output, and lease what its choices have computed, as `lease` does.
+
+        Its client has been sent all of its tokens before it gets this answer. Returns also the bytes of the leased pages
+        (`num_bytes`); None without a lease: nothing is cached, there is no room, or the request has not been scheduled.
+        """
+        engine = self._engine
+        live = [sequence for sequence in engine.scheduler.sequences if sequence.key[0] == name]
+        pasts = [Resume(sequence.output_token_ids, max(sequence.num_cached_tokens, 0)) for sequence in live]
+        requests = [sequence.request for sequence in live]
+        # First, because full blocks of an answer are cached, and its last state is kept, when a sequence leaves.
+        engine.sequences.abort([name])
+        sequences = []
+        for request, past in zip(requests, pasts, strict=True):
+            sequence = sequence_of(msgspec.structs.replace(request, resume=past))
+            if not sequence.needs_whole_prompt:
+                sequences.append(sequence)
+        lease, num_bytes = self._leased(sequences)
+        return None if lease is None else lease | {"num_bytes": num_bytes}
+
+    def drop_lease(self, ticket: str) -> None:
+        """End the lease of a request that goes nowhere."""
         connector = self._connector
-        if sequence is None or connector is None or connector.roles.listen is None:
-            return None
+        if connector is not None:
+            connector.drop_lease(ticket)
+
+    def _leased(self, sequences: Sequence[KVSequence]) -> tuple[dict[str, Any] | None, int]:
+        """Lease the cached blocks of sequences of one tenant; returns what `lease` does, and the bytes of the pages."""
+        connector = self._connector
+        if not sequences or connector is None or connector.roles.listen is None:
+            return None, 0
         kv = self._engine.scheduler.kv
-        num_blocks = kv.lookup_now(sequence).num_tokens // kv.block_size
-        if not num_blocks:
-            return None
-        blocks = _blocks_of(kv, self._engine, sequence, num_blocks)
-        last = kv.key(sequence, num_blocks - 1).digest
-        ticket = connector.lease(blocks, last, num_blocks, sequence.tenant)
+        blocks, last, num_blocks = cached_blocks(kv, self._engine, sequences)
+        ticket = connector.lease(blocks, last, num_blocks, sequences[0].tenant) if blocks else None
         if ticket is None:
-            return None
+            return None, 0
         self._copy_now(kv, connector)
         host, port = connector.roles.listen
-        return {"ticket": ticket, "host": host, "port": port, "engine_id": connector.roles.engine_id}
+        lease = {"ticket": ticket, "host": host, "port": port, "engine_id": connector.roles.engine_id}
+        return lease, len(blocks) * connector.page_bytes
 
     # --- consumer ---
 
-    def claim(self, name: str, source: Source, tenant: str) -> str:
-        """Begin to fetch the pages of a request that is to come; returns why not, empty when it has begun."""
+    def claim(self, name: str, source: Source, tenant: str, num_choices: int = 0) -> str:
+        """Begin to fetch the pages of a request that is to come; returns why not, empty when it has begun.
+
+        num_choices: of a request that changes engines, whose choices have blocks of their own; 0: any number of choices has
+        the blocks of one prompt.
+        """
         connector = self._connector
         reason = NO_CONNECTOR if connector is None else connector.claim(name, source, tenant)
+        if num_choices:
+            self._arrivals.expect(name, num_choices, reason)
         if reason:
             self._fail(name, str(source), WHY_NO_CLAIM[reason])
         return reason
@@ -128,6 +167,7 @@ class KVHandoffs(WaitingGate):
         self._to_start.pop(name, None)
         connector = self._connector
         if connector is not None:
+            self._arrivals.note(name, connector.claim_of(name))
             connector.end_claim(name)
 
     def report(self, stats: SchedulerStats) -> None:
@@ -151,9 +191,11 @@ class KVHandoffs(WaitingGate):
         name = request.request_id
         connector = self._connector
         if name in self._watched and self._watched[name] is None:
-            self._watched[name] = _sequence(request)
+            self._watched[name] = sequence_of(request)
         claim = None if connector is None else connector.claim_of(name)
-        if request.params.prompt_logprobs is not None:  # every token is computed, so that no page is needed
+        if claim is None and self._failures.sentence(name) is None:
+            return False
+        if sequence_of(request).needs_whole_prompt:  # every token is computed, so that no page is needed
             self._failures.forget(name)
             self._end_claim(name)
             return False
@@ -161,9 +203,17 @@ class KVHandoffs(WaitingGate):
             return True
         if claim is None:
             return False
-        claim.know(partial(_keyed_blocks, self._engine.scheduler.kv, _sequence(request)))
         self.held.append(request)
+        self._make_known(name, claim)
         return True
+
+    def _make_known(self, name: str, claim: Claim) -> None:
+        """Have a claim learn which pages a request may need, once all of its choices that have pages of their own are here."""
+        if claim.is_known:
+            return
+        requests = [request for request in self.held if request.request_id == name]
+        if requests and self._arrivals.are_all(name, len(requests)):
+            claim.know(partial(keyed_blocks, self._engine.scheduler.kv, [sequence_of(one) for one in requests]))
 
     def before_step(self) -> None:
         """Schedule the requests whose pages are here, and say which pages are still needed."""
@@ -205,10 +255,16 @@ class KVHandoffs(WaitingGate):
     def drop(self, requests: Collection[EngineRequest]) -> None:
         """Keep these sequences no longer; a claim ends with the last choice of its request."""
         super().drop(requests)
+        connector = self._connector
         left = {request.request_id for request in self.held}
         for request in requests:
-            if request.request_id not in left and request.request_id not in self._to_start:
-                self.end(request.request_id)
+            name = request.request_id
+            self._arrivals.leave(name)
+            claim = None if connector is None else connector.claim_of(name)
+            if name not in left and name not in self._to_start:
+                self.end(name)
+            elif claim is not None:
+                self._make_known(name, claim)
 
     def client_gone(self, client: int) -> None:
         """Forget the requests of a client that is gone."""
@@ -217,6 +273,7 @@ class KVHandoffs(WaitingGate):
         for name in {*self._watched, *self._failures.names(), *claimed}:
             if name.startswith(f"{client}:"):
                 self.end(name)
+        self._arrivals.forget(f"{client}:")
 
     @property
     def _connector(self) -> Handoff | None:
@@ -241,7 +298,7 @@ class KVHandoffs(WaitingGate):
         if not claim.done.done() and not claim.is_late:
             if claim.offered.done():
                 kv = self._engine.scheduler.kv
-                claim.want([block for block in claim.offered.result() if not _is_cached(kv, *block)])
+                claim.want([block for block in claim.offered.result() if not is_cached(kv, *block)])
             return True
         failure = claim.failure
         if failure:
@@ -270,42 +327,8 @@ class KVHandoffs(WaitingGate):
     def _copy_now(self, kv: KVManager, connector: Handoff) -> None:
         """Copy leased blocks at once where nothing else is to be computed; otherwise they come with the next steps."""
         engine = self._engine
-        if engine.sequences.unfinished or engine.scheduler.in_flight:
+        if engine.sequences.live or engine.scheduler.in_flight:
             return
         for _ in range(max(1, NOW_BYTES // connector.copy_bytes)):
             if not connector.copy_some(kv) or not kv.copy_now(engine.queue.copy):
                 return
-
-
-def _sequence(request: EngineRequest) -> KVSequence:
-    """Return the prompt of a request under the keys that the scheduler will give it."""
-    return SequenceState(request, (0, 0), len(request.prompt_token_ids))
-
-
-def _keyed_blocks(kv: KVManager, sequence: KVSequence) -> list[tuple[int, PrefixKey]]:
-    """Return group and key of every block and page of a state that a prompt may begin with. Any thread may call it."""
-    keys = [kv.key(sequence, index) for index in range((len(sequence.token_ids) - 1) // kv.block_size)]
-    keyed = [group for group, rule in enumerate(kv.growth) if rule.holds_slots]
-    states = range(len(kv.groups), len(kv.groups) + kv.states.num_blocks)
-    return [(group, key) for group in (*keyed, *states) for key in keys]
-
-
-def _blocks_of(kv: KVManager, engine: Engine, sequence: KVSequence, num_blocks: int) -> list[LeasedBlock]:
-    """Return the blocks that a prefix of `num_blocks` needs, each in the pool or as a page of a connector."""
-    needs = PrefixNeeds(kv.growth, kv.block_size, kv.states.num_blocks)
-    num_groups = len(kv.groups)
-    found: list[LeasedBlock] = []
-    for group, index in needs.entries(num_blocks):
-        key = kv.key(sequence, index)
-        block_id = kv.pool.prefixes.find(key, min(group, num_groups))
-        if block_id is not None:
-            found.append((kv.pool.parts(block_id)[max(group - num_groups, 0)], group, key, None))
-        else:
-            page = engine.kv_services.get(group, key)
-            if page is not None:
-                found.append((None, group, key, page))
-    return found
-
-
-def _is_cached(kv: KVManager, group: int, key: PrefixKey) -> bool:
-    return kv.pool.prefixes.find(key, min(group, len(kv.groups))) is not None

@@ -3,7 +3,8 @@
 Owns: `StepCosts`, an observer of the engine, with a cost model of its own that learns from every step. Never does: predict a
 request, keep a block, or change what a step computes. Called by: the engine core; servers with `--quotes`, through its utility.
 
-It learns from the first call on, so an engine whose servers quote nothing loses no time.
+It learns from the first call on, so an engine whose servers quote nothing loses no time; from the start where requests may move
+between the engines of a group, since the first call is then that of a drain.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ import msgspec
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.scheduler.step import Step
 from core.scheduler.step_cost import StepCost, work_of
+from core_kv_connectors.handoff.roles import moves_requests
 from core_observers.engine.pinned_prefix import Prefix
 
 
 class StepCosts(EngineObserver):
-    """The cost model of one engine. clock: returns seconds."""
+    """The cost model of one engine. clock: returns seconds. learns: whether it learns before the first call."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, learns: bool = False) -> None:
         self._clock = clock
         self._engine: Engine | None = None
-        self._cost: StepCost | None = None
+        self._cost = StepCost() if learns else None
         self._begun: dict[int, float] = {}
         self._ended = 0.0
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
         """Return the observer; every engine has it, since any server may quote."""
-        return cls()
+        return cls(learns=moves_requests(start.config))
 
     def attach(self, engine: Engine) -> None:
         """Keep the engine."""

@@ -21,7 +21,8 @@ class KVTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Arg(
             "Directions: kv_both saves and loads. With tcp, kv_producer leases the blocks of prompts to other engines, and "
-            "kv_consumer takes them from --kv-peers.",
+            "kv_consumer takes them from --kv-peers. With tcp and --data-parallel-size, kv_both: running requests of a drained "
+            "engine go on in another one with their blocks.",
             choices=("kv_both", "kv_producer", "kv_consumer"),
         ),
     ] = "kv_both"
@@ -29,7 +30,8 @@ class KVTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Arg("With tcp: address at which consumers reach this engine. Unset: 127.0.0.1 for a producer.")
     ] = None
     kv_port: Annotated[
-        int | None, Arg("With tcp: port at that address. Unset: 14579 for a producer.", ge=1, le=65535)
+        int | None,
+        Arg("With tcp: port at that address; engine N of a group adds N. Unset: 14579 for a producer.", ge=1, le=65535),
     ] = None
     engine_id: Annotated[str | None, Arg("With tcp: name of this engine in answers. Unset: drawn.")] = None
     kv_buffer_size: Annotated[

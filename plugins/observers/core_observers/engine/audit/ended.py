@@ -33,7 +33,8 @@ MOST_WAITING = 4
 UNCHANGING = frozenset((
     "ping", "check_integrity", "check_params", "start_profile", "stop_profile", "written_profile", "lifecycle",
     "keep_pause", "let_go", "resume", "step_costs", "watch_energy", "take_energy", "watch_kv", "lease_kv", "claim_kv",
-    "end_kv", "kv_handoffs", "pin_prefix", "unpin_prefix", "prefix_places", "num_pins",
+    "end_kv", "kv_handoffs", "hand_over_kv", "drop_kv", "moved_kv", "pin_prefix", "unpin_prefix", "prefix_places",
+    "num_pins",
 ))  # fmt: skip
 """Utilities after which an answer is still what this engine computes. All others drop what is being computed again."""
 
@@ -75,7 +76,7 @@ class EndedAnswers:
     def drop(self) -> None:
         """Forget all answers, and those that live sequences will have: the engine is about to change."""
         self._waiting.clear()
-        self._older = {request.key for request in self._engine.scheduler.requests}
+        self._older = {sequence.key for sequence in self._engine.scheduler.sequences}
         if self._again is not None:
             self._engine.sequences.abort([REQUEST_ID])
             self._answer = self._again = None
@@ -88,7 +89,7 @@ class EndedAnswers:
         return not (asks_more or is_old or request.request_id == REQUEST_ID) and sequence.num_output_tokens > 0
 
     def _begin_next(self) -> None:
-        live = {request.key for request in self._engine.scheduler.requests}
+        live = {sequence.key for sequence in self._engine.scheduler.sequences}
         if self._again is not None and self._again.key in live:
             return
         self._answer = self._waiting.popleft()

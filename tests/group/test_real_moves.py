@@ -1,0 +1,84 @@
+"""Two engines with real weights between which streams move: tokens and log-probabilities are those of one engine."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from core import LLM, SamplingParams, StructuredOutputsParams
+from core.api.sampling_params import RequestOutputKind
+from core_config.resolve import resolve
+from core_frontend.async_engine import AsyncEngine
+from core_frontend.group import moves as moves_module
+from core_frontend.group.comparison import Comparison
+from tests.apis.serving_processes import free_ports
+from tests.engine.kv_handoffs import told
+from tests.group.test_drains import moves_of
+from tests.group.test_group import client_of, until
+from tests.tiny_models import save_checkpoint
+
+PROMPTS = [[1, *((3 + stride * place) % 250 for place in range(90))] for stride in (7, 11, 13, 17)]
+FREE = SamplingParams(temperature=0.8, seed=5, max_tokens=120, ignore_eos=True, logprobs=2)
+PARAMS = [
+    FREE,
+    msgspec.structs.replace(FREE, n=2, temperature=1.1),
+    SamplingParams(temperature=0.9, seed=3, max_tokens=120, logprobs=1,
+                   structured_outputs=StructuredOutputsParams(regex="([ab]{3} )+[0-9]{20}c")),
+    msgspec.structs.replace(FREE, presence_penalty=0.5, min_p=0.02),
+]  # fmt: skip
+SETTINGS: dict[str, Any] = {"max_model_len": 256, "num_gpu_blocks_override": 160, "max_num_seqs": 8, "dtype": "float32"}
+NGRAM = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+
+
+@pytest.mark.parametrize(
+    ("family", "more"), [("llama", NGRAM), ("gemma3", {}), ("lfm2", {})], ids=["drafts", "window", "state"]
+)
+async def test_streams_of_a_drained_engine_go_on_to_the_bit(
+    family: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves_module, "compare", lambda *facts, **options: Comparison(2.0, 0.25))
+    model = str(save_checkpoint(tmp_path / family, family=family))
+    with LLM(model, use_tqdm_on_load=False, **SETTINGS, **more) as llm:
+        expected = [
+            told(llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)[0])
+            for prompt, params in zip(PROMPTS, PARAMS, strict=True)
+        ]
+    role = {"kv_connector": "tcp", "kv_role": "kv_both", "kv_port": free_ports(2)}
+    given = {"model": model, "data_parallel_size": 2, "kv_transfer_config": role, **SETTINGS, **more}
+    engine = await AsyncEngine.start(resolve(given, context="serve", environ={}))
+
+    async def ask(number: int) -> list[Any]:
+        params = msgspec.structs.replace(PARAMS[number], output_kind=RequestOutputKind.CUMULATIVE)
+        async for output in engine.generate({"prompt_token_ids": PROMPTS[number]}, params, f"r{number}"):
+            last = output
+        return told(last)
+
+    try:
+        async with asyncio.timeout(200):
+            for victim in (1, 0):
+                answers = [asyncio.create_task(ask(number)) for number in range(len(PROMPTS))]
+                group = client_of(engine)
+                member = group.members[victim]
+                await until(lambda: len(engine._live.states) == len(PROMPTS))
+                await until(
+                    lambda: all(max(state.num_given().values(), default=0) > 20 for state in engine._live.states)
+                )
+                here = group.requests_at(member)
+                drained = await moves_of(engine).drain(victim)
+                assert drained.stayed == 0 and drained.moved <= len(here)
+                assert await asyncio.gather(*answers) == expected
+                await moves_of(engine).undrain(victim)
+                await engine.reset_prefix_cache()
+            assert moves_of(engine).counts["moved"] > 0 and not moves_of(engine).counts["not_received"]
+            await engine.check_integrity()
+            for member in engine_members(engine):
+                counts = await member.client.call("kv_handoffs")
+                assert counts["leases"] == counts["claims"] == counts["buffered_bytes"] == 0
+    finally:
+        await engine.close()
+
+
+def engine_members(engine: AsyncEngine) -> Any:
+    return client_of(engine).members
