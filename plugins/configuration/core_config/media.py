@@ -138,7 +138,7 @@ def tower_bytes(settings: Settings, path: str, manifest: CheckpointManifest) -> 
     sounds = transcribes(manifest)
     served = processed(settings, manifest)
     kind = str(manifest.config.get("model_type"))
-    modules = ENCODER
+    modules: tuple[str, ...] = ENCODER
     if settings["enable_word_times"] and sounds and alignment_heads(path):
         modules += DECODER
     shapes = [

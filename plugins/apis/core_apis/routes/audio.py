@@ -56,8 +56,8 @@ async def _answered(request: Request, task: str) -> Response:
                 raise
             return EventStream(_events(one, first, texts))
         await until_disconnect(request.receive, _run(texts))
-        task = wanted.task
-        content = written(one.transcript, wanted.form, task.task, words=task.words, segments=wanted.segments)
+        asked = wanted.task
+        content = written(one.transcript, wanted.form, asked.task, words=asked.words, segments=wanted.segments)
         return Response(content, media_type=MEDIA_TYPES.get(wanted.form, "text/plain"))
 
 

@@ -65,7 +65,7 @@ async def _answers(options: TuneOptions, url: str) -> list[Recorded]:
                 raise EndpointError(f"The answer has status {answer.status}: {data[:200].decode(errors='replace')}")
             given = msgspec.json.decode(data, type=dict[str, Any])
             choices = [(row["index"], row["token_ids"], row["finish_reason"]) for row in given["choices"]]
-            found.append(Recorded(number, shape.path, body, [[]], [choices], [number], given))
+            found.append(Recorded(number, shape.path, body, [[]], [choices], [number], answer=given))
         return found
     finally:
         await endpoint.close()

@@ -51,12 +51,12 @@ class MediaReader:
         if not sources:
             return left
         text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if self._tokenizer is None or (token_ids is None and not isinstance(text, str)):
+        if self._tokenizer is not None and token_ids is not None:
+            ids, items = self._reader().run_ids(_integers(token_ids), sources)
+            return left | {"prompt_token_ids": ids, MEDIA: items}
+        if self._tokenizer is None or not isinstance(text, str):
             raise RequestError(f"{DATA} belongs to a prompt of text or token ids; give 'prompt'.", param=DATA)
-        if token_ids is None:
-            return left | self.with_items(text, sources, self._tokenizer.encode)
-        ids, items = self._reader().run_ids(_integers(token_ids), sources)
-        return left | {"prompt_token_ids": ids, MEDIA: items}
+        return left | self.with_items(text, sources, self._tokenizer.encode)
 
     def concerns(self, prompt: PromptInput) -> bool:
         """Whether `read` has something to do with a prompt."""
