@@ -349,7 +349,7 @@ def test_requests_may_fail_for_want_of_pages_of_every_slow_place(tiny_llama, tmp
         ),
         (
             {"data_parallel_size": 2, "kv_transfer_config": {"kv_connector": "tcp", "kv_role": "kv_producer"}},
-            "--data-parallel-size 2: an engine with a kv_role",
+            "kv_role kv_producer: the engines of --data-parallel-size 2 hand requests to one another",
         ),
     ],
 )

@@ -38,6 +38,7 @@ EXPECTED = {
     "sql: there is no such file": "adapters that the reader has",
     "fr: there is no such file": "adapters that the reader has",
     "known: events, explain": "goes on from the line before",
+    "so no launcher has started this process": "a command behind torchrun",
 }
 FILES = {
     "KEY": "0123456789" * 4,

@@ -87,6 +87,8 @@ def test_ours(case, request, workers, monkeypatch):
         pytest.skip("it needs a master; make test-stores starts one")
     if subject.kind == "kv_connector" and subject.name == "tcp":
         subject.arguments = {"listen": f"127.0.0.1:{free_port()}"}
+    if subject.kind == "executor" and subject.name == "ray" and case.run.__module__ != general.__name__:
+        pytest.importorskip("ray", reason="make test-ray installs it and starts a cluster")
     if subject.kind == "kv_connector" and subject.name in FABRICS:
         pytest.importorskip(FABRICS[subject.name], reason="make test-fabrics installs it")
         subject.arguments = {"role": "kv_producer", "listen": f"127.0.0.1:{free_port()}"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import stat
 from types import SimpleNamespace
 from typing import Any
@@ -133,6 +134,8 @@ def test_a_full_disk_costs_records_and_is_logged(monkeypatch, tmp_path, caplog):
     def full(data):
         raise OSError(28, "No space left on device")
 
+    # The engine of this file has set up logging, which ends at the handlers of each distribution.
+    monkeypatch.setattr(logging.getLogger("core_apis"), "propagate", True)
     monkeypatch.setattr(made._segments, "append", full)
     made.write(RECORD)
     made.close()
