@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from core_commands.replay.computed import Computed, Given
     from core_commands.replay.engine import ReplayEngine
     from core_commands.replay.verify import Verdict
+    from core_observers.receipts.issuer import ReceiptIssuer
     from core_observers.receipts.receipt import Receipt
+    from core_observers.receipts.weights import WeightsDigest
 
 USAGE = "core verify RECEIPT --request BODY [--opening KEY] [--answer FILE] [MODEL] [ARGUMENTS]"
 SUMMARY = (
@@ -98,28 +100,15 @@ def verify(words: list[str]) -> int:
 async def _verdict(engine: "ReplayEngine", question: Question) -> "Verdict":
     from core_apis.receipts import engine_issuer
     from core_commands.replay.known_tokens import given_tokens
-    from core_commands.replay.verify import (
-        EQUAL,
-        OTHER,
-        UNCHECKED,
-        Verdict,
-        check_answer,
-        check_place,
-        check_tokens,
-        check_weights,
-    )
+    from core_commands.replay.verify import EQUAL, OTHER, UNCHECKED, Verdict, check_answer, check_tokens
     from core_observers.receipts.weights import WeightsDigest
 
     context = engine.context
     digest = WeightsDigest(context.engine.config.model.model)
     issuer = engine_issuer(context.engine, context.server.chat_template, digest)
-    for receipt, _ in question.receipts:
-        verdict = check_place(receipt, issuer.facts, question.skipped)
-        if verdict is None:
-            whole = digest.finish() if receipt.weights.kind == "whole" else digest.fact()
-            verdict = check_weights(receipt, whole, digest.sampled)
-        if verdict is not None:
-            return verdict
+    verdict = _other_engine(question, issuer, digest)
+    if verdict is not None:
+        return verdict
     given = [] if question.answer is None else [given_tokens(question.answer, context.engine.tokenizer)]
     seeds = [_seed(receipt) for receipt, _ in question.receipts]
     adapted = any(receipt.adapter for receipt, _ in question.receipts)
@@ -144,6 +133,20 @@ async def _verdict(engine: "ReplayEngine", question: Question) -> "Verdict":
     kinds = {receipt.weights.kind for receipt, _ in question.receipts}
     doubt = "" if kinds == {"whole"} else " (the weights were only sampled when it was issued)"
     return Verdict(EQUAL, f"Equal to the bit: {num_tokens} tokens{doubt}.")
+
+
+def _other_engine(question: Question, issuer: "ReceiptIssuer", digest: "WeightsDigest") -> "Verdict | None":
+    """Return in what this engine differs from the one that issued a receipt; None: in nothing."""
+    from core_commands.replay.verify import check_place, check_weights
+
+    for receipt, _ in question.receipts:
+        verdict = check_place(receipt, issuer.facts, question.skipped)
+        if verdict is None:
+            whole = digest.finish() if receipt.weights.kind == "whole" else digest.fact()
+            verdict = check_weights(receipt, whole, digest.sampled)
+        if verdict is not None:
+            return verdict
+    return None
 
 
 async def _exact(

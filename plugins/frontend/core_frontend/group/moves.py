@@ -218,18 +218,9 @@ class GroupMoves:
             comparison = await self._compare(state, client, link)
             if not (has_to_leave or comparison.moves) and any(state.num_given().values()):
                 return "stayed"
-            lease = await self._hand_over(state, client) if comparison.moves else None
+            lease, outcome, why = await self._leased(state, source, client, target, comparison)
         except EngineDeadError:
             return ""  # its recovery sends the request to another engine
-        outcome, why = ("moved", comparison.reason) if lease is not None else ("computed", comparison.reason)
-        if comparison.moves and lease is None:
-            outcome, why = "no_ticket", "its engine had nothing of it cached, or no room for a lease"
-        if lease is not None:
-            refusal = await self._claim(state, target, lease, comparison)
-            if refusal or not self._is_at(state, source, client):
-                await asked(client, "drop_kv", ticket=lease["ticket"])
-            if refusal:
-                outcome, why, lease = "no_ticket", f"the other engine did not take its pages ({refusal})", None
         if not self._is_at(state, source, client):
             if lease is not None:
                 await asked(target.client, "end_kv", request_id=state.request_id)
@@ -244,6 +235,25 @@ class GroupMoves:
             moving=_rounded(comparison.move_s),
         )
         return await self._send(state, source, target, move, outcome, Arrival(state, target, link, lease))
+
+    async def _leased(
+        self, state: RequestState, source: Member, client: ZmqClient, target: Member, comparison: Comparison
+    ) -> tuple[dict[str, Any] | None, str, str]:
+        """Stop a request whose pages are to go along; returns their lease, None without one, the outcome and why.
+
+        client: the engine that has it; `source` may have a new one by now. Raises EngineDeadError when that engine has died.
+        """
+        if not comparison.moves:
+            return None, "computed", comparison.reason
+        lease = await self._hand_over(state, client)
+        if lease is None:
+            return None, "no_ticket", "its engine had nothing of it cached, or no room for a lease"
+        refusal = await self._claim(state, target, lease, comparison)
+        if refusal or not self._is_at(state, source, client):
+            await asked(client, "drop_kv", ticket=lease["ticket"])
+        if refusal:
+            return None, "no_ticket", f"the other engine did not take its pages ({refusal})"
+        return lease, "moved", comparison.reason
 
     async def _send(
         self, state: RequestState, source: Member, target: Member, move: MoveUse, outcome: str, arrival: Arrival

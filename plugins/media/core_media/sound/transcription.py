@@ -135,9 +135,22 @@ class Transcription:
 
     def _window(self, seek: int) -> Generator[Ask, Any, Segment | None]:
         """Return a window's tokens and facts, from the first temperature at which they pass; None: nobody speaks."""
-        task, config = self._task, self._config
-        item = self._sound.item(seek, config)
+        item = self._sound.item(seek, self._config)
         prompt = self._prompt()
+        facts, is_silent = yield from self._heard(prompt, item, seek)
+        if is_silent:
+            return None
+        spoken = facts.tokens[:-1]
+        if facts.tokens and facts.tokens[-1] == self._config.end:
+            facts.tokens.pop()
+        if self._task.words and spoken:
+            steps = yield from self._steps(prompt, item, spoken, seek)
+            facts.times = [seek * HOP_SECONDS + step * STEP_SECONDS for step in steps]
+        return facts
+
+    def _heard(self, prompt: list[int], item: MediaItem, seek: int) -> Generator[Ask, Any, tuple[Segment, bool]]:
+        """Return a window's tokens, with their end if there is one, and whether nobody speaks."""
+        task = self._task
         no_speech = math.nan
         is_silent = False
         for number, temperature in enumerate(task.temperatures):
@@ -155,14 +168,8 @@ class Transcription:
             self._continues = task.continues and temperature < CERTAIN
             if is_silent or not (fails or is_unlikely) or number == len(task.temperatures) - 1:
                 break
-        spoken = tokens[:-1]
-        if tokens and tokens[-1] == config.end:
-            tokens.pop()
-        facts = Segment(0.0, 0.0, tokens, seek, temperature, average, 0.0 if math.isnan(no_speech) else no_speech)
-        if task.words and spoken and not is_silent:
-            steps = yield from self._steps(prompt, item, spoken, seek)
-            facts.times = [seek * HOP_SECONDS + step * STEP_SECONDS for step in steps]
-        return None if is_silent else facts
+        known = 0.0 if math.isnan(no_speech) else no_speech
+        return Segment(0.0, 0.0, tokens, seek, temperature, average, known), is_silent
 
     def _steps(
         self, prompt: list[int], item: MediaItem, spoken: list[int], seek: int
