@@ -78,6 +78,7 @@ SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 PRODUCER = {"kv_transfer_config": {"kv_connector": "tcp", "kv_role": "kv_producer"}}
 BOTH = {"kv_connector": "tcp", "kv_role": "kv_both"}
 GROUP = {"data_parallel_size": 2, "kv_transfer_config": BOTH}
+OF_SEVERAL = GROUP | {"data_parallel_size_local": 1, "kv_peers": ["127.0.0.1:1"]}
 KV = {"=kv_cache_memory_bytes": 1000}
 LORA = {"enable_lora": True}
 RANKS = {"tensor_parallel_size": 2}
@@ -407,8 +408,11 @@ CASES = [
      "listen at 2 ports from it on"),
     ("groups_hand_over_among_themselves", [GROUP],
      [{"data_parallel_size": 2, "kv_transfer_config": BOTH | {"kv_load_failure_policy": "fail"}}], "compute again what they"),
-    ("groups_hand_over_among_themselves", [GROUP], [GROUP | {"data_parallel_size_local": 1}], "has an address of its own"),
-    ("groups_hand_over_among_themselves", [GROUP], [GROUP | {"headless": True}], "has an address of its own"),
+    ("groups_hand_over_among_themselves", [OF_SEVERAL], [GROUP | {"data_parallel_size_local": 1}], "at addresses of their own"),
+    ("groups_hand_over_among_themselves", [GROUP | {"headless": True, "kv_peers": ["127.0.0.1:1"]}],
+     [GROUP | {"headless": True}], "name all of them with --kv-peers"),
+    ("groups_hand_over_among_themselves", [OF_SEVERAL], [OF_SEVERAL | {"data_parallel_backend": "ray"}],
+     "has an address of its own"),
     ("weights_fit_the_device", [{"=model": "m"}, {**GPU, "weights_bytes": 80 * GIB}],
      [{"=model": "m"}, {**GPU, "weights_bytes": 81 * GIB}], "need 81.0 GiB of memory, and the device has 80.0 GiB"),
     ("utilization_leaves_room", [{"gpu_memory_utilization": 0.98}], [{"gpu_memory_utilization": 0.99}], "may run out"),

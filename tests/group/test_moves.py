@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from fakes import TARGET, make_config, make_resolution, reference
 
-from core.api.config import EngineConfig, ResolvedPlugin, RestartConfig
+from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import UserError
 from core.api.sampling_params import SamplingParams
 from core.kv.fingerprint import fingerprint
@@ -23,10 +23,10 @@ from core_frontend.group.member_config import member_config
 from core_frontend.quote.link import Link
 from core_frontend.request_terms import ExplainTerms, RequestTerms
 from tests.apis.serving_processes import free_ports
+from tests.group.roles import with_role
 from tests.group.test_drains import moves_of
 from tests.group.test_group import client_of, states, until
 
-TCP = ResolvedPlugin(kind="kv_connector", name="tcp", target="core_kv_connectors.manifests.tcp")
 PROMPTS = [[number, *range(2, 30)] for number in range(100, 104)]
 PARAMS = SamplingParams(max_tokens=100, ignore_eos=True)
 FASTER = Comparison(2.0, 0.25)
@@ -39,15 +39,7 @@ def config_with_pages(**options: Any) -> EngineConfig:
         max_model_len=256,
         restarts=RestartConfig(backoff_s=0.05),
     )
-    plugins = config.plugins
-    role = {"role": "kv_both", "listen": f"127.0.0.1:{free_ports(2)}"}
-    plugins = msgspec.structs.replace(
-        plugins,
-        arguments={**plugins.arguments, "kv_connector.tcp": role},
-        table=(*plugins.table, TCP),
-        kv_connectors=(*plugins.kv_connectors, "tcp"),
-    )
-    return msgspec.structs.replace(config, data_parallel_size=2, plugins=plugins)
+    return msgspec.structs.replace(with_role(config, free_ports(2)), data_parallel_size=2)
 
 
 @asynccontextmanager
@@ -288,6 +280,10 @@ def test_each_engine_has_a_port_and_the_others_for_peers() -> None:
     places = [f"127.0.0.1:{port + rank}" for rank in range(3)]
     assert [own["listen"] for own in found] == places
     assert [own["peers"] for own in found] == [places[1:], [places[0], places[2]], places[:2]]
+    elsewhere = ("10.0.0.2:14579",)
+    config = msgspec.structs.replace(with_role(make_config(), port, elsewhere), data_parallel_size=2)
+    found = [member_config(config, rank).plugins.arguments["kv_connector.tcp"] for rank in range(2)]
+    assert [own["peers"] for own in found] == [[places[1], *elsewhere], [places[0], *elsewhere]]
 
 
 def test_engines_with_other_threads_have_the_same_pages() -> None:

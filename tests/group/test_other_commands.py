@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.apis.serving_processes import free_port
+from tests.apis.serving_processes import free_port, free_ports
 from tests.apis.test_apart import Begin, Command, expected, stream, text
 
 ADDRESS = "127.0.0.2"
@@ -68,6 +68,43 @@ def test_streams_of_a_command_that_is_killed_go_on_in_the_others_at_once(begin: 
     assert text(url, 7) == expected(7)
     until_states(url, "running", "running", "running")
     assert front.end() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["moved", "computed"])
+def test_streams_leave_an_engine_whose_command_is_asked_to_end(begin: Begin, how: str) -> None:
+    first = free_ports(2)
+    ports = first, first + 1
+    roles = [{"kv_port": port, "kv_peer": f"127.0.0.1:{peer}"} for port, peer in (ports, ports[::-1])]
+    if how == "computed":
+        roles = [{}, {}]
+    front = begin("api_server", size=2, own=1, **roles[0])
+
+    def other() -> Command:
+        return begin("engine", size=2, own=1, first=1, shutdown_timeout=30, **roles[1])
+
+    leaving = other()
+    url = front.url()
+    with ExitStack() as streams:
+        texts = [streams.enter_context(stream(url, 200)) for _ in range(4)]
+        begun = [next(each) for each in texts]
+        running = [each["num_running"] for each in httpx.get(f"{url}/health").json()["engines"]]
+        assert running == [2, 2]
+        assert leaving.end() == 0
+        assert "engine 1 of 2 of process" in front.log and "is about to end" in front.log
+        page = httpx.get(f"{url}/metrics").text
+        assert f'request_moves_total{{model_name="fake",outcome="{how}"}} 2.0' in page
+        next_one = other()
+        until_states(url, "running", "running")
+        assert [start + "".join(rest) for start, rest in zip(begun, texts, strict=True)] == [expected(200)] * 4
+        assert text(url, 7) == expected(7)
+    drained = httpx.post(f"{url}/drain_engine?engine=0").json()
+    assert drained["stayed"] == 0 and states(url) == ["drained", "running"]
+    with stream(url, 100) as alone:
+        begun = [next(alone)]
+        next_one.process.terminate()
+        assert begun[0] + "".join(alone) == expected(100), "without another engine they go on to their end"
+    assert next_one.ended() == 0
 
 
 @pytest.mark.slow

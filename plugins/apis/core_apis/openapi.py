@@ -75,7 +75,7 @@ from core_apis.token_io.forms import (
     GenerateRequest,
     GenerateResponse,
 )
-from core_frontend.group.moves import Drained, Moved
+from core_frontend.group.orders import Drained, Moved
 
 JSON = "application/json"
 EVENTS = "text/event-stream"

@@ -28,6 +28,7 @@ class ApiChild:
     number: from 0; a replacement has the number of the child it replaces.
     clients: by engine, its epoch and its number for this process; empty: the process has never served.
     patience_s: seconds of silence after which the process is killed.
+    has_begun: whether it has been told to serve.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class ApiChild:
         self._hung = False
         self._process = process
         self._channel = channel
-        self._begun = False
+        self.has_begun = False
 
     @classmethod
     async def spawn(cls, number: int, listener: socket.socket, max_callback_ms: float | None = None) -> ApiChild:
@@ -59,7 +60,7 @@ class ApiChild:
 
     def begin(self, begin: Begin) -> None:
         """Send `Begin`, which makes the process serve."""
-        self._begun = True
+        self.has_begun = True
         self.send(begin)
 
     def tell(self, news: EngineEvent) -> None:
@@ -67,7 +68,7 @@ class ApiChild:
 
         Before `begin` nothing is sent: `Begin` itself names the current engine.
         """
-        if self._begun:
+        if self.has_begun:
             self.send(news)
 
     def send(self, message: msgspec.Struct) -> None:

@@ -4,14 +4,15 @@ Owns: the messages and the channel that carries them. Never does: act on them. C
 
 The supervisor sends `Begin` once, then engine events and finally `Stop`. The API process sends `Alive` all the time,
 `Serving` whenever it has a connection to an engine, and `Explained` when it knows why engines died. Either may request
-metrics: an API process that is scraped asks the supervisor, which asks all others.
+metrics: an API process that is scraped asks the supervisor, which asks all others. An order of an operator likewise goes from
+the API process that has got it to the supervisor, and from there to all API processes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +24,9 @@ from core_tokens.tokenizer_source import TokenizerSource
 
 PULSE_S = 5.0
 
+OrderAction = Literal["drain", "undrain", "rebalance"]
+PartAction = Literal["drain", "leave", "rejoin", "undrain", "count", "move"]
+
 
 class Begin(msgspec.Struct, tag="begin"):
     """The first message of the supervisor: everything that an API process needs to serve.
@@ -31,6 +35,7 @@ class Begin(msgspec.Struct, tag="begin"):
     addresses: of the engines; None for one that is being started again.
     engine, server: configurations with the limits of this process.
     explained: the configuration as plain values, for the page.
+    drained: places of the engines that an operator has taken out.
     """
 
     number: int
@@ -39,6 +44,7 @@ class Begin(msgspec.Struct, tag="begin"):
     server: ServerConfig
     tokenizer: TokenizerSource
     explained: dict[str, Any] = {}
+    drained: list[int] = []
 
 
 class EngineDied(msgspec.Struct, tag="died"):
@@ -58,7 +64,10 @@ class EngineAt(msgspec.Struct, tag="engine"):
 
 
 class EngineGone(msgspec.Struct, tag="gone"):
-    """There will be no further engine. Fields: those of EngineDeadError. engine: its place in the group."""
+    """There will be no further engine; with cause `ENDED`, none until an operator wants one.
+
+    Fields: those of EngineDeadError. engine: its place in the group.
+    """
 
     sentence: str
     cause: str
@@ -103,9 +112,65 @@ class MetricsReply(msgspec.Struct, tag="tell"):
     families: dict[int, list[Family]]
 
 
+class OperatorOrder(msgspec.Struct, tag="order"):
+    """What an operator wants of an engine, or of all. ends: of a drain, whether the engine's process ends afterwards."""
+
+    question: int
+    action: OrderAction
+    engine: int = 0
+    ends: bool = False
+
+
+class PartOfOrder(msgspec.Struct, tag="part"):
+    """What each API process does for an order, with its own requests and its own connection to the engine.
+
+    action: drain: have its requests leave the engine; leave: disconnect, as the engine is about to end; rejoin: connect again,
+        as it has not ended; undrain: send it requests again; count: answer with its requests by engine; move: have a request
+        change engines for each pair of `moves`, (from, to).
+    """
+
+    question: int
+    action: PartAction
+    engine: int = 0
+    moves: list[tuple[int, int]] = []
+
+
+class Refusal(msgspec.Struct):
+    """Why an order was not carried out. Fields: those of RequestError."""
+
+    sentence: str
+    status: int
+    code: str
+
+
+class OrderDone(msgspec.Struct, tag="done"):
+    """The answer to `OperatorOrder` and `PartOfOrder`.
+
+    moved, computed, stayed, died: see `core_frontend.group.orders.Moved`. counts: requests by engine. has_left: whether it is
+    disconnected.
+    """
+
+    question: int
+    moved: int = 0
+    computed: int = 0
+    stayed: int = 0
+    died: int = 0
+    counts: dict[int, int] = {}
+    has_left: bool = True
+    refusal: Refusal | None = None
+
+
+class MissedCall(msgspec.Struct, tag="missed"):
+    """A call that all engines have executed but one that was ended, which has to get it when it is started."""
+
+    engine: int
+    method: str
+    arguments: dict[str, Any]
+
+
 EngineEvent = EngineDied | EngineAt | EngineGone
-ToApi = Begin | EngineEvent | Stop | MetricsRequest | MetricsReply
-FromApi = Serving | Explained | Alive | MetricsRequest | MetricsReply
+ToApi = Begin | EngineEvent | Stop | MetricsRequest | MetricsReply | PartOfOrder | OrderDone
+FromApi = Serving | Explained | Alive | MetricsRequest | MetricsReply | OperatorOrder | OrderDone | MissedCall
 
 
 class Channel:

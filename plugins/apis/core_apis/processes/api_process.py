@@ -13,6 +13,8 @@ import asyncio
 import itertools
 import socket
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from core.api.errors import CoreError, EngineDeadError
 from core.processes import end_with_parent
@@ -28,11 +30,15 @@ from core_apis.processes.api_messages import (
     Explained,
     MetricsReply,
     MetricsRequest,
+    MissedCall,
+    OrderDone,
+    PartOfOrder,
     Serving,
     Stop,
     ToApi,
 )
 from core_apis.processes.engine_events import EngineEvents, SharedEngine, SharedEngineSource
+from core_apis.processes.shared_orders import SharedOrders
 from core_apis.server.lifetime import close_engine, on_loop_error
 from core_apis.server.loop_watch import loop_factory
 from core_apis.server.process_limits import raise_limits
@@ -64,6 +70,7 @@ class ApiProcess:
         self._numbers = itertools.count()
         self._questions: dict[int, asyncio.Future[dict[int, list[Family]]]] = {}
         self._clients: dict[int, ZmqClient] = {}
+        self._orders = SharedOrders(channel.send, begin.drained)
 
     @property
     def is_serving(self) -> bool:
@@ -86,6 +93,7 @@ class ApiProcess:
                 helper=helper,
             )
         finally:
+            self._orders.close()
             await close_engine(engine, self.hurry)
 
     async def hear(self) -> None:
@@ -103,6 +111,10 @@ class ApiProcess:
                     answer = self._questions.pop(message.question, None)
                     if answer is not None and not answer.done():
                         answer.set_result(message.families)
+                case PartOfOrder():
+                    self._orders.begin(message)
+                case OrderDone():
+                    self._orders.told(message)
                 case EngineAt() | EngineDied() | EngineGone():
                     self._news[message.engine].report(message)
 
@@ -126,7 +138,16 @@ class ApiProcess:
         if len(sources) == 1:
             return AsyncEngine(config, tokenizer, await sources[0].first(), sources[0])
         group = GroupSource(sources, self.begin.server.api_server_count, leaves_out=True)
-        return AsyncEngine(config, tokenizer, await group.first(), group)
+        client = await group.first()
+        client.calls.on_missed = self._pass_on
+        engine = AsyncEngine(config, tokenizer, client, group)
+        assert engine.moves is not None, "it has a group and a source"
+        await self._orders.serve(engine.moves)
+        return engine
+
+    def _pass_on(self, engine: int, method: str, arguments: Mapping[str, Any]) -> None:
+        """Have the supervisor make a call when it starts an engine again that was ended."""
+        self._channel.send(MissedCall(engine, method, dict(arguments)))
 
     def _source(self, number: int) -> SharedEngineSource:
         """Return the source of one engine. number: its place in the group."""

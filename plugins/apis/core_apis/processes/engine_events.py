@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from core.api.errors import EngineDeadError
 from core_apis.processes.api_messages import EngineAt, EngineDied, EngineEvent, EngineGone
+from core_frontend.group.member import ENDED
 from core_supervision.link.connection import EngineConnection, SocketConnection, Voice
 from core_supervision.link.zmq_client import ZmqClient
 
@@ -32,7 +33,7 @@ class EngineEvents:
         """Store a report, and wake the waiting tasks."""
         match message:
             case EngineAt():
-                self.address = message.address
+                self.address, self._gone = message.address, None  # an operator may have ended the one before
             case EngineDied():
                 self.address = None
                 self._death = EngineDeadError(message.sentence, cause=message.cause, suspects=message.suspects)
@@ -42,9 +43,9 @@ class EngineEvents:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def check(self) -> None:
-        """Raise EngineDeadError if there will be no further engine."""
-        if self._gone is not None:
+    def check(self, *, waits: bool = False) -> None:
+        """Raise EngineDeadError if there will be no further engine. waits: where an operator has ended it, there may be one."""
+        if self._gone is not None and not (waits and self._gone.cause == ENDED):
             raise self._gone
 
     async def change(self) -> None:
@@ -101,9 +102,13 @@ class SharedEngineSource:
         self._on_explained = on_explained
 
     async def first(self) -> ZmqClient:
-        """Connect to the current engine. Raises EngineDeadError if there will be none."""
+        """Connect to the current engine. Raises EngineDeadError if there is none, and only an order would start one."""
+        return await self._current(waits=False)
+
+    async def _current(self, *, waits: bool) -> ZmqClient:
+        """Connect to the current engine, once there is one. waits: whether an operator may have ordered its start."""
         while True:
-            self._news.check()
+            self._news.check(waits=waits)
             address = self._news.address
             if address is None:
                 await self._news.change()
@@ -120,7 +125,7 @@ class SharedEngineSource:
         """
         if num_explained:
             self._on_explained(num_explained)
-        return await self.first()
+        return await self._current(waits=True)
 
     async def close(self) -> None:
         """Do nothing: this source owns no engine."""

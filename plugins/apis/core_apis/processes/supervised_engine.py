@@ -7,15 +7,18 @@ requests, or know who sends them. Called by: the supervisor, and the command `co
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from core.api.errors import EngineDeadError
+from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutputs
 from core.api.stats import SchedulerStats
 from core_apis.processes.api_messages import EngineAt, EngineDied, EngineEvent, EngineGone
 from core_frontend.group.client import GroupClient
+from core_frontend.group.member import ENDED
+from core_frontend.group.recovery import repeat
 from core_frontend.group.source import GroupSource
 from core_frontend.startup import start_with_fallbacks
 from core_supervision.link.zmq_client import ZmqClient
@@ -34,7 +37,8 @@ class SupervisedEngine:
     phases: of the first engine's start.
     runs:   set while there is an engine, and once it makes no sense to wait for one any more.
 
-    gone:   that there will be no engine any more; None before.
+    gone:   that there will be no engine any more, or none until an operator wants one; None while there is one.
+    missed: calls that the other engines have executed while an operator had ended this one.
 
     number: place in the group.
     tell: called with each engine event.
@@ -45,6 +49,7 @@ class SupervisedEngine:
         self, tell: Callable[[EngineEvent], None], fail: Callable[[EngineDeadError], None], number: int = 0
     ) -> None:
         self.gone: EngineGone | None = None
+        self.missed: list[tuple[str, Mapping[str, Any]]] = []
         self._number = number
         self.phases: list[tuple[str, float]] = []
         self.runs = asyncio.Event()
@@ -60,6 +65,21 @@ class SupervisedEngine:
     def num_requests(self) -> int:
         """Return the number of requests that wait or run, after the latest step."""
         return self._latest.num_running + self._latest.num_waiting
+
+    async def is_through(self) -> bool:
+        """Whether it has no request, and no page that another engine is still to fetch for one that has left it."""
+        client = self._client
+        if self.num_requests or client is None:
+            return not self.num_requests
+        try:
+            return not (await client.call("kv_handoffs")).get("leases")
+        except (EngineDeadError, UtilityError):  # it has died, or no role in handoffs
+            return True
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether an operator has ended it."""
+        return self.gone is not None and self.gone.cause == ENDED
 
     @property
     def address(self) -> str | None:
@@ -85,6 +105,47 @@ class SupervisedEngine:
         if self._client is not None and self._client.epoch == epoch:
             self._client.declare_gone(client)
 
+    async def end(self) -> None:
+        """End the engine, which nobody uses any more. One that has just died is started again instead."""
+        client = self._client
+        if client is None or not self.runs.is_set():
+            return
+        self.runs.clear()
+        self._client, self._latest = None, SchedulerStats()
+        self.gone = EngineGone("An operator has ended it.", ENDED, self._number)
+        self._tell(self.gone)
+        await client.close()
+
+    async def start_again(self) -> None:
+        """Start an engine where an operator has ended one. Raises EngineDeadError when it does not come up: none will then."""
+        assert self._source is not None and self.gone is not None, "it was ended"
+        client: ZmqClient | None = None
+        try:
+            # As if a request had caused its end: it does not count among the deaths.
+            client = await self._source.next(EngineDeadError(self.gone.sentence, cause=ENDED), 1)
+            client.listen(self._on_step, self._on_dead)
+            while self.missed:
+                await repeat(client, *self.missed[0])
+                del self.missed[0]
+            if client.dead_error is not None:
+                raise client.dead_error
+        except BaseException as error:
+            if client is not None:
+                await client.close()
+            if isinstance(error, EngineDeadError):
+                self._give_up(error)
+            raise
+        self.gone = None
+        self._announce(client)
+
+    async def get(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Have the engine execute a call that it has missed, once it is started."""
+        if self.is_ended:
+            self.missed.append((method, arguments))
+        elif self._client is not None and self._client.dead_error is None:  # it was started while the call was made
+            with contextlib.suppress(EngineDeadError):  # its death is reported
+                await repeat(self._client, method, arguments)
+
     def leave(self) -> None:
         """Stop reporting the engine's death: the supervisor is ending it."""
         self._leaving = True
@@ -106,9 +167,12 @@ class SupervisedEngine:
             self._client.kill()
 
     def _adopt(self, client: ZmqClient) -> None:
+        client.listen(self._on_step, self._on_dead)
+        self._announce(client)
+
+    def _announce(self, client: ZmqClient) -> None:
         self._client = client
         client.for_others = True
-        client.listen(self._on_step, self._on_dead)
         self.runs.set()
         self._tell(EngineAt(client.address, self._number))
 
@@ -116,12 +180,12 @@ class SupervisedEngine:
         self._latest = outputs.stats
 
     def _on_dead(self, error: EngineDeadError) -> None:
-        if self._leaving:
+        if self._leaving or self._client is None:  # the second: whoever starts it sees its death
             return
         logger.error("%s", error)
         self.runs.clear()
         self._tell(EngineDied(str(error), error.cause, tuple(error.suspects or ()), self._number))
-        assert self._client is not None and self._source is not None, "it has run"
+        assert self._source is not None, "it has run"
         self._recovery = asyncio.create_task(self._revive(self._client, self._source, error))
 
     async def _revive(self, dead: ZmqClient, source: OwnedEngineSource, error: EngineDeadError) -> None:

@@ -10,14 +10,25 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from core.api.config import RestartConfig
 from core.api.errors import CoreError, EngineDeadError
 from core_apis.processes.api_child import ApiChild
-from core_apis.processes.api_messages import Begin, EngineEvent, Explained, MetricsReply, MetricsRequest, Serving
+from core_apis.processes.api_messages import (
+    Begin,
+    EngineEvent,
+    Explained,
+    MetricsReply,
+    MetricsRequest,
+    MissedCall,
+    OperatorOrder,
+    OrderDone,
+    Serving,
+)
 from core_apis.processes.metrics_rounds import MetricsRounds
+from core_apis.processes.order_rounds import OrderRounds
 from core_apis.processes.shares import engine_share, server_share
 from core_apis.processes.supervised_engine import SupervisedEngine, start_engines
 from core_apis.server.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
@@ -65,6 +76,7 @@ class Supervisor:
         self._children: dict[int, ApiChild] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._rounds = MetricsRounds()
+        self._orders = OrderRounds(self.engines, self._begun)
         self._asked: set[asyncio.Task[None]] = set()
         self._all_serve = asyncio.Event()
         self._failed = asyncio.Event()
@@ -112,6 +124,7 @@ class Supervisor:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self._orders.close()
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def kill(self) -> None:
@@ -187,11 +200,20 @@ class Supervisor:
                 case Explained():
                     self.engines[message.engine].forgive(message.num_deaths)
                 case MetricsRequest():
-                    answering = asyncio.create_task(self._send_metrics(child, message.question))
-                    self._asked.add(answering)
-                    answering.add_done_callback(self._asked.discard)
+                    self._spawn(self._send_metrics(child, message.question))
                 case MetricsReply():
                     self._rounds.told(message)
+                case OperatorOrder():
+                    self._orders.begin(child, message)
+                case OrderDone():
+                    self._orders.told(child, message)
+                case MissedCall():
+                    self._spawn(self.engines[message.engine].get(message.method, message.arguments))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
 
     async def _send_metrics(self, asker: ApiChild, question: int) -> None:
         others = [child for child in self._children.values() if child is not asker and child.clients]
@@ -207,9 +229,11 @@ class Supervisor:
                 task.cancel()
 
     def _lose_engine(self, failure: EngineDeadError) -> None:
-        """Fail when all engines are gone for good."""
-        if all(engine.gone is not None for engine in self.engines):
+        """Fail when all engines are gone for good. An engine that an operator has ended is started where no other is left."""
+        if all(engine.gone is not None and not engine.is_ended for engine in self.engines):
             self._fail(failure)
+        else:
+            self._orders.take_back()
 
     def _begin(self, number: int) -> Begin:
         found = self._resolution
@@ -222,13 +246,19 @@ class Supervisor:
             server=server_share(found.server, number, count, shares_sessions=shares_sessions),
             tokenizer=found.manifest.tokenizer,
             explained=explained(found),
+            drained=sorted(self._orders.drained),
         )
 
     def _forget(self, child: ApiChild) -> None:
         """Note the end of a process, and of its requests."""
         self._children.pop(child.number, None)
+        self._orders.lost(child)
         for engine, (epoch, client) in child.clients.items():
             self.engines[engine].declare_gone(epoch, client)
+
+    def _begun(self) -> list[ApiChild]:
+        """Return the processes that serve, or soon will."""
+        return [child for child in self._children.values() if child.has_begun]
 
     def _send_to_all(self, tell: Callable[[ApiChild], None]) -> None:
         for child in list(self._children.values()):

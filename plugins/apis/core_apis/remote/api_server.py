@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -94,7 +95,11 @@ async def start_api_server(
     if isinstance(client, GroupClient):
         link.own_serve = lambda: any(member.state != "gone" for member in client.members[: settings.num_own])
     config, told = _configuration(resolution, link)
-    return AsyncEngine(config, tokenizer, client, source), helper, told
+    engine = AsyncEngine(config, tokenizer, client, source)
+    if engine.moves is not None:
+        for rank, seat in link.seats.items():
+            seat.on_leaving = partial(engine.moves.relieve, rank)
+    return engine, helper, told
 
 
 def _source(

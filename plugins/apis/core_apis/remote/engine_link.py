@@ -72,6 +72,10 @@ class EngineLink:
         self._hello = hello
         self._renewed.set()
 
+    def say_leaving(self) -> None:
+        """Announce that the engine ends once its requests have."""
+        self._say(messages.Leaving())
+
     def say_goodbye(self, sentence: str) -> None:
         """Announce to the API server that this process ends. To be called before `run` is cancelled."""
         self._say(messages.Bye(sentence))

@@ -126,9 +126,19 @@ class EngineServer:
         await self._failed
 
     async def _drain(self, hurry: asyncio.Event) -> None:
-        """Let running requests end, for as long as a server would."""
-        end = time.monotonic() + self._resolution.server.shutdown_timeout
-        while any(engine.num_requests for engine in self._engines) and time.monotonic() < end and not hurry.is_set():
+        """Let running requests go on in engines of other commands, or end here, for as long as a server would."""
+        for link in self._links:
+            link.say_leaving()
+        ending = asyncio.ensure_future(self._until_through())
+        hurrying = asyncio.ensure_future(hurry.wait())
+        patience = self._resolution.server.shutdown_timeout
+        await asyncio.wait((ending, hurrying), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        for task in (ending, hurrying):
+            task.cancel()
+        await asyncio.gather(ending, hurrying, return_exceptions=True)
+
+    async def _until_through(self) -> None:
+        while not all([await engine.is_through() for engine in self._engines]):
             await asyncio.sleep(DRAIN_POLL_S)
 
     def _announce(self, begin: float) -> None:

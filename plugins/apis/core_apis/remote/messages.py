@@ -93,6 +93,10 @@ class Close(msgspec.Struct, tag="close"):
     channel: int
 
 
+class Leaving(msgspec.Struct, tag="leaving"):
+    """The engine is about to end, once its requests have: the API server may have them go on elsewhere."""
+
+
 class Bye(msgspec.Struct, tag="bye"):
     """The sender ends, or its engine has ended for good."""
 
@@ -112,7 +116,7 @@ class Pulse:
         return self._latest - before > STOPPED_S
 
 
-ToApiServer = EngineAt | EngineDied | EngineGone | Opened | Alive | Bye
+ToApiServer = EngineAt | EngineDied | EngineGone | Opened | Alive | Leaving | Bye
 Answer = Welcome | Refused
 ToEngine = Open | Close | Explained | Alive | Bye
 

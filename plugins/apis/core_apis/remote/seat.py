@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -46,6 +47,7 @@ class Seat:
     peer: the identity of its engine; None: there is none.
     who:  the process of the engine that it has, or had last.
     news: receives the reports about its engines.
+    on_leaving: called when its engine is about to end.
     """
 
     def __init__(self, rank: int, group_size: int, link: Postman, patience_s: float) -> None:
@@ -53,6 +55,7 @@ class Seat:
         self.peer: bytes | None = None
         self.who = ""
         self.news = EngineEvents()
+        self.on_leaving: Callable[[], None] | None = None
         self.waiting = Waiting("an engine" if group_size == 1 else self.name, patience_s)
         self.waiting.begin()
         self._option = "" if group_size == 1 else f", and --data-parallel-start-rank {rank} or one below it"
@@ -151,6 +154,10 @@ class Seat:
                 self.news.report(EngineAt(f"{self._link.address}#{self._num_lives}"))
             case EngineDied():
                 self.news.report(message)
+            case messages.Leaving():
+                logger.info("The %s of %s is about to end.", self.name, self.who)
+                if self.on_leaving is not None:
+                    self.on_leaving()
             case messages.Opened():
                 engine = self._channels.get(message.channel)
                 if engine is not None:

@@ -12,7 +12,7 @@ from core_apis.body import json_response
 from core_apis.context import context_of
 from core_apis.protocol.operation import StatusAnswer
 from core_apis.query import check_names, flag_of, number_of
-from core_frontend.group.moves import GroupMoves
+from core_frontend.group.orders import Orders
 
 router = APIRouter(tags=["operation"])
 
@@ -26,14 +26,14 @@ async def drain_engine(request: Request, engine: str = "", end: str = "false") -
     """
     check_names(request, "engine", "end")
     ends = flag_of("end", end)
-    return json_response(await _moves(request).drain(number_of("engine", engine), ends=ends))
+    return json_response(await _orders(request).drain(number_of("engine", engine), ends=ends))
 
 
 @router.post("/undrain_engine")
 async def undrain_engine(request: Request, engine: str = "") -> Response:
     """Let an engine of the group take requests again; one that was ended is started. engine: its number."""
     check_names(request, "engine")
-    await _moves(request).undrain(number_of("engine", engine))
+    await _orders(request).undrain(number_of("engine", engine))
     return json_response(StatusAnswer("running"))
 
 
@@ -41,11 +41,11 @@ async def undrain_engine(request: Request, engine: str = "") -> Response:
 async def rebalance_engines(request: Request) -> Response:
     """Have running requests change engines until all engines have as many, such as after /undrain_engine."""
     check_names(request)
-    return json_response(await _moves(request).rebalance())
+    return json_response(await _orders(request).rebalance())
 
 
-def _moves(request: Request) -> GroupMoves:
+def _orders(request: Request) -> Orders:
     moves = context_of(request).engine.moves
     if moves is None:
         raise RequestError("One engine serves, which no other one can relieve.", status=409, code="last_engine")
-    return moves
+    return moves.orders

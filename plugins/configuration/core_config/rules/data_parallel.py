@@ -145,7 +145,7 @@ def groups_share_out_processors(facts: Facts) -> Findings:
 
 
 def groups_hand_over_among_themselves(facts: Facts) -> Findings:
-    """The engines of one command hand running requests to one another; every other role is of one engine with an address."""
+    """The engines of a group hand running requests to one another; every other role is of one engine with an address."""
     size = facts["data_parallel_size"]
     is_group = size > 1 and (facts["data_parallel_rank"] is None or facts[MULTI_PORT])
     named = [connector.arguments or {} for connector in named_connectors(facts.settings).connectors]
@@ -153,15 +153,21 @@ def groups_hand_over_among_themselves(facts: Facts) -> Findings:
         apart = "start one command for each engine, with --data-parallel-rank"
         group = f"the engines of --data-parallel-size {size}"
         role, port = arguments["role"], str(arguments.get("listen", "")).rpartition(":")[2]
-        if facts[MULTI_PORT] or facts.is_headless or waits_for_others(facts):
+        has_others = facts.is_headless or waits_for_others(facts)
+        if facts[MULTI_PORT] or facts["data_parallel_backend"] == "ray":
             yield Problem(
                 f"--data-parallel-size {size}: an engine with a kv_role or --kv-peers has an address of its own, and those of "
-                "several machines or servers do not know one another's; start one command for each engine, with "
+                "several servers, or that Ray starts, do not know one another's; start one command for each engine, with "
                 "--data-parallel-rank."
             )
         elif role != BOTH:
             yield Problem(f"kv_role {role}: {group} hand requests to one another, which needs {BOTH}; {apart}.")
-        elif arguments.get("peers"):
+        elif has_others and not arguments.get("peers"):
+            yield Problem(
+                f"kv_role {role}: {group} that other commands start are reached at addresses of their own; name all of them "
+                "with --kv-peers HOST:PORT, or leave kv_role out, so that running requests are computed again where they move."
+            )
+        elif arguments.get("peers") and not has_others:
             yield Problem(f"--kv-peers: {group} are one another's peers; leave it out, or {apart}.")
         elif arguments.get("load_failure") == "fail":
             yield Problem(

@@ -42,9 +42,14 @@ class Load:
 
 
 class GroupCalls:
-    """The calls of one client of a group. living: returns the members that can be called; raises when there is none."""
+    """The calls of one client of a group. living: returns the members that can be called; raises when there is none.
+
+    on_missed: takes a call that an engine which was ended has to get when it is started, where another process starts it;
+               None: this one does.
+    """
 
     def __init__(self, members: Sequence[Member], living: Callable[[], Sequence[Member]]) -> None:
+        self.on_missed: Callable[[int, str, Mapping[str, Any]], None] | None = None
         self._members = members
         self._living = living
         self._turn = asyncio.Lock()
@@ -77,8 +82,12 @@ class GroupCalls:
         answers = [await first.client.call(method, arguments)]
         answers += await asyncio.gather(*(self._follow(each, method, arguments) for each in others))
         for member in self._members:
-            if member.state == "ended" and method in LASTING:
+            if member.state != "ended" or method not in LASTING:
+                continue
+            if self.on_missed is None:
                 member.missed.append((method, arguments))
+            else:
+                self.on_missed(member.index, method, arguments)
         return members, answers
 
     async def _check_gathered(self) -> None:

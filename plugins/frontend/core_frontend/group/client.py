@@ -37,6 +37,7 @@ class GroupClient:
     totals:     the statistics of all engines.
     stats_log:  receives each message of an engine.
     on_taken:   called with each member's outputs, once they have been passed on.
+    calls:      those that reach all engines or none.
     fallen:     members whose engine has died, for the recovery, the first one first.
     dead_error: always None: the recovery decides when there is no engine any more.
 
@@ -53,7 +54,7 @@ class GroupClient:
         self.on_taken: Callable[[Member, Sequence[EngineOutput]], None] | None = None
         self._router = Router(len(members), num_routers)
         self._work = Work(len(members))
-        self._calls = GroupCalls(members, self._live_members)
+        self.calls = GroupCalls(members, self._live_members)
         self._on_outputs: Callable[[EngineOutputs], None] | None = None
         self._on_death: Callable[[EngineDeadError], None] | None = None
 
@@ -91,7 +92,7 @@ class GroupClient:
     def silence_s(self) -> float:
         """Seconds for which no engine has said anything although something waits for each. Drained ones owe nothing."""
         alive = [member for member in self.members if member.is_alive]
-        asked = [member for member in alive if not member.is_drained] or alive
+        asked = [member for member in alive if not member.is_out] or alive
         return min((member.client.silence_s for member in asked), default=0.0)
 
     def name_of(self, handle: int) -> str:
@@ -165,7 +166,7 @@ class GroupClient:
         Raises UtilityError when the first engine refuses it, EngineStalledError while an engine is being restarted,
         EngineDeadError when the first engine dies.
         """
-        return await self._calls.call(method, arguments or {})
+        return await self.calls.call(method, arguments or {})
 
     def ping(self) -> asyncio.Future[Any]:
         """Ping all engines; returns the future of one that was not silent for longest. Raises EngineDeadError."""
@@ -194,39 +195,21 @@ class GroupClient:
 
     def open(self, member: Member) -> None:
         """Let a member take requests, unless an operator has taken it out."""
-        if member.is_drained:
+        if member.is_out:
             member.state = "draining" if self.requests_at(member) else "drained"
             return
         member.state = "running"
         self._router.open(member.index)
 
-    def check_alone(self) -> None:
-        """Raise RequestError (409) where other processes send requests to these engines as well."""
-        if self._router.num_routers > 1:
-            raise RequestError(
-                "Several API processes send requests to the engines, each for itself, so that none of them can drain one or "
-                "even out their load; start the server with --api-server-count 1.",
-                status=409,
-                code="several_processes",
-            )
+    def is_relieved(self, member: Member) -> bool:
+        """Whether another member takes requests."""
+        return any(self._router.is_open[each.index] for each in self.members if each is not member)
 
-    def drain(self, member: Member) -> None:
-        """Send a member no further request.
-
-        Raises RequestError (409) where no other one takes them, or other processes send them as well.
-        """
-        self.check_alone()
-        if not any(self._router.is_open[each.index] for each in self.members if each is not member):
-            raise RequestError(
-                f"No other engine takes requests now, so that those of engine {member.index} cannot leave it; drain it when "
-                "another one runs.",
-                status=409,
-                code="last_engine",
-            )
-        member.is_drained = True
+    def take_out(self, member: Member) -> None:
+        """Send a member no further request: it is drained, or leaves."""
         self._router.shut(member.index)
         if member.state == "running":
-            member.state = "draining"
+            member.state = "draining" if self.requests_at(member) else "drained"
 
     async def end(self, member: Member) -> None:
         """End the process of a drained member, whose memory is then free."""
@@ -235,7 +218,10 @@ class GroupClient:
         await member.client.close()
 
     def undrain(self, member: Member) -> None:
-        """Let a member take requests again, at once or once it has an engine; one that was ended has to be started."""
+        """Let a member take requests again, at once or once it has an engine; one that was ended has to be started.
+
+        One that is about to end gets none: its next engine does.
+        """
         member.is_drained = False
         if member.state in ("draining", "drained"):
             self.open(member)
@@ -275,7 +261,7 @@ class GroupClient:
         lost = self._work.at(member.index)
         for request_id in lost:
             self._work.forget(request_id)
-        member.state, member.error = "restarting", error
+        member.state, member.error, member.is_leaving = "restarting", error, False
         member.totals.end_engine(0)
         self.fallen.append(member)
         if self._on_death is not None:

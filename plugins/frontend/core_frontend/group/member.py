@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,8 @@ from core_frontend.stat_totals import StatTotals
 from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.revival import EngineSource
 
+ENDED: Final = "ended"
+"""The state of a member whose process an operator has ended, and the cause that there is none."""
 MemberState = Literal["running", "draining", "drained", "ended", "trying", "restarting", "gone"]
 
 
@@ -31,6 +33,7 @@ class Member:
             has no process until an operator wants one; `trying` computes only requests that engines may die of; `restarting`
             has no engine; `gone` will have none.
     is_drained: whether an operator has taken it out, its next engines included.
+    is_leaving: whether its engine has been asked to end, and ends once its requests are elsewhere; the next one takes requests.
     missed: calls that the other engines have executed and this one has not; its next engine gets them before it serves.
     error:  why there is no engine, while there is none.
     """
@@ -42,6 +45,7 @@ class Member:
     missed: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     error: EngineDeadError | None = None
     is_drained: bool = False
+    is_leaving: bool = False
     totals: StatTotals = field(default_factory=StatTotals)
 
     @property
@@ -49,6 +53,11 @@ class Member:
         """The client of its engine, or of the last one that it had."""
         assert self.connected is not None, "a member that has never had an engine is gone"
         return self.connected
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it gets no requests although it may have an engine."""
+        return self.is_drained or self.is_leaving
 
     @property
     def is_alive(self) -> bool:

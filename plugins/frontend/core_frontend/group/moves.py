@@ -2,7 +2,7 @@
 
 Owns: `GroupMoves`: draining an engine, and the order of the calls that move a request. Never does: compare
 (`core_frontend.group.comparison`), move a page (the engines do), or replace an engine. Called by: `AsyncEngine`, whose group it
-serves.
+serves; operators' routes; an API process, for orders that come to another one.
 
 A request stops in its engine at the end of a step, and the other one goes on with its tokens. Whatever fails on the way, some
 engine has the request, and computes what did not come.
@@ -13,10 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
-
-import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError, UtilityError
@@ -25,6 +23,7 @@ from core_frontend.group.arrivals import Arrival, MovedArrivals, asked
 from core_frontend.group.client import GroupClient
 from core_frontend.group.comparison import Comparison, compare, lengths_of
 from core_frontend.group.member import Member
+from core_frontend.group.orders import Drained, Moved, Orders, evened, last_engine, summed
 from core_frontend.group.recovery import GroupRecovery
 from core_frontend.output_processor import OutputProcessor, RequestState
 from core_frontend.quote.link import Link
@@ -41,30 +40,13 @@ MORE_S: Final = 1.0
 """Seconds that pages may take longer than computing them was foretold to take."""
 
 
-class Moved(msgspec.Struct, kw_only=True):
-    """What became of requests that were to change engines.
-
-    moved:    went on in another engine, which takes their pages.
-    computed: went on in another engine, which computes them again.
-    stayed:   are still where they were: no other engine took them, or moving them was foretold to be no gain.
-    """
-
-    moved: int
-    computed: int
-    stayed: int
-
-
-class Drained(Moved):
-    """What became of the requests of a drained engine. engine: its place in the group."""
-
-    engine: int
-
-
 class GroupMoves:
     """The moves of the requests of one front.
 
     counts:   of requests by outcome, since the start.
     on_count: called with each outcome.
+    orders:   carries out operators' orders: this object, or where other fronts have requests at these engines as well, what
+              reaches all of them.
     """
 
     def __init__(
@@ -72,6 +54,7 @@ class GroupMoves:
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self.on_count: Callable[[str], None] | None = None
+        self.orders: Orders = self
         self._hands_on = moves_requests(config)
         self._budget = max(config.scheduler.max_num_batched_tokens, 1)
         self._group = group
@@ -91,35 +74,85 @@ class GroupMoves:
         Raises RequestError for an unknown engine (404), and where no other one takes requests, or the process is not one of
         this command's (409).
         """
-        member = self._member(index)
+        member = self.member(index)
         if ends and member.is_alive and not member.client.is_owner:
             raise RequestError(
                 f"Engine {index} is a process of another command, which alone can end it; leave out end.",
                 status=409,
                 code="not_the_owner",
             )
-        self._group.drain(member)
+        if not self._group.is_relieved(member):
+            raise RequestError(last_engine(index), status=409, code="last_engine")
+        return await self.take_out(index, ends=ends)
+
+    async def take_out(self, index: int, *, ends: bool = False) -> Drained:
+        """Drain an engine whether or not another one takes requests now: what cannot leave it stays. See `drain`."""
+        member = self.member(index)
+        member.is_drained = True
+        self._group.take_out(member)
+        running = self._drains.get(index)
+        if running is not None and not running.done():
+            await asyncio.wait({running})
+            return await self.take_out(
+                index, ends=ends
+            )  # what the first call has left, and an end that it has not asked for
+        running = self._drains[index] = asyncio.create_task(self._drain(member, ends=ends))
+        return await asyncio.shield(running)
+
+    def relieve(self, index: int) -> None:
+        """Have the requests of an engine that has been asked to end go on in others. Without another one they stay to its end.
+
+        Its successor takes requests.
+        """
+        member = self.member(index)
+        if not self._group.is_relieved(member):
+            return
+        member.is_leaving = True
+        self._group.take_out(member)
         running = self._drains.get(index)
         if running is None or running.done():
-            running = self._drains[index] = asyncio.create_task(self._drain(member, ends=ends))
-            return await asyncio.shield(running)
-        await asyncio.wait({running})
-        return await self.drain(index, ends=ends)  # what the first call has left, and an end that it has not asked for
+            self._drains[index] = asyncio.create_task(self._drain(member, ends=False))
+
+    async def leave(self, index: int) -> bool:
+        """Disconnect from a drained engine that is about to end; False where it is not drained, and nothing has changed."""
+        member = self.member(index)
+        if member.state == "drained":
+            await self._group.end(member)
+        return member.state == "ended"
+
+    async def rejoin(self, index: int) -> None:
+        """Connect to the engine at the place of one that was ended, drained as it is. Raises as `undrain` does."""
+        member = self.member(index)
+        if member.state != "ended":
+            return
+        try:
+            await asyncio.shield(self._recovery.start(member))
+        except EngineDeadError as error:
+            raise RequestError(f"Engine {index} did not come up: {error}", status=503, code="engine_dead") from error
 
     async def undrain(self, index: int) -> None:
         """Let an engine take requests again; one that was ended is started.
 
         Raises RequestError for an unknown one (404), and where it does not come up (503).
         """
-        member = self._member(index)
+        member = self.member(index)
         self._group.undrain(member)
-        if member.state != "ended":
+        if member.state == "ended":
+            await self.rejoin(index)
+        else:
             await self._recovery.reopened()
-            return
-        try:
-            await asyncio.shield(self._recovery.start(member))
-        except EngineDeadError as error:
-            raise RequestError(f"Engine {index} did not come up: {error}", status=503, code="engine_dead") from error
+
+    def member(self, index: int) -> Member:
+        """Return the engine at a place. Raises RequestError (404) where there is none."""
+        count = len(self._group.members)
+        if not 0 <= index < count:
+            raise RequestError(
+                f"There is no engine {index}; expected 0 to {count - 1}.",
+                status=404,
+                code="unknown_engine",
+                param="engine",
+            )
+        return self._group.members[index]
 
     def close(self) -> None:
         """End all drains; what they have not moved stays."""
@@ -143,7 +176,7 @@ class GroupMoves:
             member.state = "drained"
         if ends and member.state == "drained":
             await self._group.end(member)
-        found = _summed(outcomes)
+        found = summed(outcomes)
         logger.info(
             "Engine %d is drained: %d requests have moved, %d are computed again, %d stayed.",
             member.index, found.moved, found.computed, stayed,
@@ -151,33 +184,29 @@ class GroupMoves:
         return Drained(engine=member.index, moved=found.moved, computed=found.computed, stayed=stayed)
 
     async def rebalance(self) -> Moved:
-        """Have requests change engines until the numbers of all that take some differ by one at most.
+        """Have requests change engines until the numbers of all that take some differ by one at most."""
+        (moves,) = evened({0: self.placed()}).values()
+        return await self.change_places(moves)
 
-        Of each engine those leave first that may still get most tokens. One that has begun leaves only with its pages.
+    def placed(self) -> dict[int, int]:
+        """Return the number of this front's requests at each engine that takes some."""
+        return {member.index: len(self._live_at(member)) for member in self._group.members if member.state == "running"}
 
-        Raises RequestError (409) where other processes send requests as well.
+    async def change_places(self, moves: Sequence[tuple[int, int]]) -> Moved:
+        """Move a request for each pair of engines, from the first to the second, as far as it still has one.
+
+        Those leave first that may still get most tokens. One that has begun leaves only with its pages.
         """
-        self._group.check_alone()
         room = asyncio.Semaphore(AT_ONCE)
-        live = {member.index: self._live_at(member) for member in self._group.members if member.state == "running"}
-        for states in live.values():
-            states.sort(key=num_missing)
-        tasks: list[asyncio.Task[str]] = []
+        live = {source: sorted(self._live_at(self.member(source)), key=num_missing) for source, _ in moves}
 
         async def move(state: RequestState, source: Member, target: Member) -> str:
             async with room:
                 return await self._move_safely(state, source, target)
 
-        while live:
-            fullest = max(live, key=lambda index: len(live[index]))
-            emptiest = min(live, key=lambda index: len(live[index]))
-            if len(live[fullest]) - len(live[emptiest]) < 2:
-                break
-            state = live[fullest].pop()
-            live[emptiest].insert(0, state)  # the first to stay there
-            source, target = self._group.members[fullest], self._group.members[emptiest]
-            tasks.append(asyncio.create_task(move(state, source, target)))
-        return _summed(Counter(await asyncio.shield(asyncio.gather(*tasks))))
+        leaving = [(live[source].pop(), source, target) for source, target in moves if live[source]]
+        moving = [move(state, self.member(source), self.member(target)) for state, source, target in leaving]
+        return summed(Counter(await asyncio.shield(asyncio.gather(*moving))))
 
     def _live_at(self, member: Member) -> list[RequestState]:
         """Return the requests that a member has."""
@@ -210,7 +239,7 @@ class GroupMoves:
         if not self._is_at(state, source, client):
             return ""
         has_to_leave = target is None
-        if not self._group.serves or (has_to_leave and not source.is_drained):
+        if not self._group.serves or (has_to_leave and not source.is_out):
             return "stayed"
         target = target or self._group.best(state.requests[0])[0]
         link = self._arrivals.links[source.index, target.index]
@@ -336,23 +365,6 @@ class GroupMoves:
         if self.on_count is not None:
             self.on_count(outcome)
 
-    def _member(self, index: int) -> Member:
-        count = len(self._group.members)
-        if not 0 <= index < count:
-            raise RequestError(
-                f"There is no engine {index}; expected 0 to {count - 1}.",
-                status=404,
-                code="unknown_engine",
-                param="engine",
-            )
-        return self._group.members[index]
-
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
-
-
-def _summed(outcomes: Counter[str]) -> Moved:
-    return Moved(
-        moved=outcomes["moved"], computed=outcomes["computed"] + outcomes["no_ticket"], stayed=outcomes["stayed"]
-    )

@@ -16,10 +16,11 @@ import logging
 from typing import Any, Protocol
 
 from core.api.errors import EngineDeadError, RequestError, UtilityError
+from core.api.messages import EngineReady
 from core_frontend.api.explanation import MoveUse
 from core_frontend.denylist import Denylist
 from core_frontend.group.client import GroupClient
-from core_frontend.group.member import Member
+from core_frontend.group.member import ENDED, Member
 from core_frontend.output_processor import RequestState
 from core_frontend.recovery import SAME, DeadClient, Patient, Recovery, Resumable, num_missing
 from core_supervision.link.zmq_client import ZmqClient
@@ -77,7 +78,7 @@ class GroupRecovery(Recovery):
         try:
             await self._spread()
             await dead.close()
-            client = await self._next_at(member, dead, error, num_explained)
+            client = await self._next_at(member, dead.ready, error, num_explained)
             self.group.adopt(member, client)
             await self._level(member)
             self._log.restarted(error.cause)
@@ -113,6 +114,7 @@ class GroupRecovery(Recovery):
 
         Raises EngineDeadError when it does not come up; the member is then left out.
         """
+        member.state = "restarting"  # no call changes the group meanwhile, and no other order starts one
         starting = self._tasks[member.index] = asyncio.create_task(self._start(member))
         await asyncio.wait({starting})
         if starting.cancelled():
@@ -120,11 +122,12 @@ class GroupRecovery(Recovery):
         starting.result()
 
     async def _start(self, member: Member) -> None:
-        ended = EngineDeadError("An operator has ended it.", cause="ended")
-        member.state = "restarting"  # no call changes the group meanwhile
+        ended = EngineDeadError("An operator has ended it.", cause=ENDED)
+        # A process that began while there was none compares it with the others.
+        before = self.group.ready if member.connected is None else member.client.ready
         try:
             # As if a request had caused its end: it does not count among the deaths.
-            self.group.adopt(member, await self._next_at(member, member.client, ended, 1))
+            self.group.adopt(member, await self._next_at(member, before, ended, 1))
             await self._level(member)
         except EngineDeadError as last:
             await self._leave_out(member, last)
@@ -183,10 +186,13 @@ class GroupRecovery(Recovery):
         except RequestError as error:
             self._streams.fail(state.request_id, error)
 
-    async def _next_at(self, member: Member, dead: ZmqClient, error: EngineDeadError, num_explained: int) -> ZmqClient:
+    async def _next_at(
+        self, member: Member, before: EngineReady, error: EngineDeadError, num_explained: int
+    ) -> ZmqClient:
+        """Return the next engine at a place. before: what the one before said. Raises EngineDeadError where there is none."""
         client = await member.source.next(error, num_explained)
         for name in SAME:
-            was, now = getattr(dead.ready, name), getattr(client.ready, name)
+            was, now = getattr(before, name), getattr(client.ready, name)
             if was != now:
                 await client.close()
                 raise EngineDeadError(
@@ -199,7 +205,7 @@ class GroupRecovery(Recovery):
         try:
             while member.missed:
                 method, arguments = member.missed[0]
-                await _repeat(member.client, method, arguments)
+                await repeat(member.client, method, arguments)
                 del member.missed[0]
             other = next((each for each in self.group.members if each is not member and each.state == "running"), None)
             if other is not None and other.is_alive:
@@ -216,8 +222,11 @@ class GroupRecovery(Recovery):
             self._log.on_recovered(0.0)
 
 
-async def _repeat(client: ZmqClient, method: str, arguments: Any) -> None:
-    """Make a call that an engine has missed. One that has been executed before the death may be refused: the state tells."""
+async def repeat(client: ZmqClient, method: str, arguments: Any) -> None:
+    """Make a call that an engine has missed. One that has been executed before the death may be refused: the state tells.
+
+    Raises EngineDeadError when the engine dies of it.
+    """
     try:
         answer = await client.call(method, arguments)
         if method == "load_adapter":

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError
 from core_frontend.group.client import GroupClient
-from core_frontend.group.member import Member
+from core_frontend.group.member import ENDED, Member, MemberState
 from core_frontend.group.member_config import member_config
 from core_frontend.recovery import SAME
 from core_supervision.child import EngineProcess
@@ -51,7 +51,7 @@ class GroupSource:
         """Start all engines at the same time, or connect to them.
 
         Raises the first error of a start, and EngineDeadError for engines that compute differently; then none is left running.
-        Where another process has started them, those that are gone for good are left out, unless all are.
+        Where another process has started them, those that are gone for good or were ended are left out, unless all are.
         """
         starts = [asyncio.create_task(source.first()) for source in self._sources]
         try:
@@ -66,13 +66,20 @@ class GroupSource:
                     await started.close()
             raise
         members = []
-        for index, (source, client) in enumerate(zip(self._sources, clients, strict=True)):
-            members.append(Member(index, source, client, "running" if client is not None else "gone"))
+        for index, (source, client, came) in enumerate(zip(self._sources, clients, found, strict=True)):
+            members.append(Member(index, source, client, _state(came)))
         return GroupClient(members, self._num_routers)
 
     async def close(self) -> None:
         """Release everything kept for further engines."""
         await asyncio.gather(*(source.close() for source in self._sources))
+
+
+def _state(came: ZmqClient | BaseException) -> MemberState:
+    """Return the state of an engine by what its source has brought."""
+    if isinstance(came, ZmqClient):
+        return "running"
+    return "ended" if isinstance(came, EngineDeadError) and came.cause == ENDED else "gone"
 
 
 def _check(found: Sequence[ZmqClient | BaseException], clients: Sequence[ZmqClient | None]) -> None:

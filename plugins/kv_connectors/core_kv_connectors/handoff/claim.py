@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ from core_kv_connectors.peers.messages import (
     Names,
     PeerError,
     Released,
+    framed,
+    limit_waits,
     receive,
     send,
 )
@@ -239,7 +242,7 @@ class Claim:
         terms = dial(connection, self._agreement, "lease")
         self._page_bytes = terms.page_bytes
         self._arrangement = arrangement(terms.shape, self._agreement.shape)
-        connection.settimeout(PAGE_S)
+        limit_waits(connection, receiving_s=PAGE_S, sending_s=PAGE_S)
         send(connection, ClaimMessage(self.source.ticket, self._tenant, self.source.engine_id))
         granted = receive(connection, Granted, SMALL_BYTES + MOST_PLACE)
         if granted.problem:
@@ -322,9 +325,11 @@ class Claim:
         asked: deque[Block] = deque()
         upcoming = iter(wanted)
         while not self._dropped:
-            while len(asked) < AHEAD and (block := next(upcoming, None)) is not None:
-                send(connection, Ask(name_of(*block)))
-                asked.append(block)
+            if len(asked) <= AHEAD // 2:  # several questions in one message, which wakes the peer once
+                further = list(islice(upcoming, AHEAD - len(asked)))
+                if further:
+                    connection.sendall(framed(*(Ask(name_of(*block)) for block in further)))
+                    asked.extend(further)
             if not asked:
                 break
             if time.monotonic() > self._until:

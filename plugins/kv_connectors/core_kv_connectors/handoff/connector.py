@@ -30,7 +30,7 @@ from core_kv_connectors.peers.pace import Streams, pace_of
 from core_kv_connectors.peers.page_shape import UNDIVIDED, PageShape, shared_fingerprint
 from core_kv_connectors.peers.peer import BROKEN_AFTER
 from core_kv_connectors.peers.tier import Address
-from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
+from core_kv_connectors.tiers.page_memory import NewPage, PageMemory, ReusedMemory
 from core_kv_connectors.tiers.rest import Rest
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Handoff(KVConnector):
         self._page_bytes = max(page_bytes, 1)
         self._secret = secret
         self._capacity = capacity
-        self._memory = PageMemory(self._page_bytes, new_page)
+        self._memory = ReusedMemory(PageMemory(self._page_bytes, new_page).take, self._page_bytes, buffer)
         self._spare = Spare(buffer)
         self._transport = Transport() if transport is None else transport(self._page_bytes)
         self.sends, self.takes = pace_of(rate), pace_of(rate)
@@ -99,6 +99,8 @@ class Handoff(KVConnector):
         self._rests: dict[Address, Rest] = {peer: Rest() for peer in roles.peers}
         self._lock = threading.Lock()
         self._earlier: Counter[str] = Counter()
+        self._num_earlier = 0
+        self._totals: tuple[int, dict[str, int]] = (0, {})
         self._open(fingerprint())
 
     def arrange(self, shape: PageShape, numerics: str) -> None:
@@ -189,13 +191,25 @@ class Handoff(KVConnector):
             if other.done.done():
                 self._ready.update(other.pages)
 
-    def totals(self) -> Mapping[str, int]:
-        """Return the counts since the start: of leases as `lease.NAME`, of claims as `claim.NAME`."""
-        found = {f"claim.{name}": number for name, number in list(self.counts.items())}
-        counts = Counter(self._earlier)
-        if self.leases is not None:
-            counts.update(dict(list(self.leases.counts.items())))
-        return found | {f"lease.{name}": number for name, number in counts.items()}
+    def totals(self) -> dict[str, int]:
+        """Return the counts since the start: of leases as `lease.NAME`, of claims as `claim.NAME`.
+
+        Every step reports them, so that they are put together only where one has changed; callers must not change them.
+        """
+        now = {} if self.leases is None else dict(self.leases.counts)  # one call, while other threads count
+        claims = dict(self.counts)
+        total = sum(now.values()) + sum(claims.values()) + self._num_earlier
+        if total != self._totals[0]:  # counts only grow
+            leases = Counter(self._earlier)
+            leases.update(now)
+            self._totals = (
+                total,
+                {
+                    **{f"claim.{name}": number for name, number in claims.items()},
+                    **{f"lease.{name}": number for name, number in leases.items()},
+                },
+            )
+        return self._totals[1]
 
     def report_counts(self) -> Mapping[str, int]:
         """Return the totals, and what there is now: `leases`, `leased_pages`, `claims` and `buffered_bytes`."""
@@ -242,7 +256,8 @@ class Handoff(KVConnector):
 
     def after_step(self, cache: BlockCache) -> None:
         """Copy some leased blocks with the next step."""
-        self.copy_some(cache)
+        if self._to_copy:
+            self.copy_some(cache)
 
     def save_idle(self, cache: BlockCache, copy: Copy) -> int | None:
         """Copy leased blocks, and end leases whose time is over; see `KVConnector.save_idle`."""
@@ -268,8 +283,9 @@ class Handoff(KVConnector):
             self.leases.lose_missing()
 
     def drop_memory(self) -> None:
-        """Drop leases and received pages."""
+        """Drop leases and received pages, and the memory that is kept for others."""
         self.cleared()
+        self._memory.drop()
 
     def use_weights(self, config: EngineConfig, fingerprint: Callable[[], str]) -> None:
         """Begin again with other weights: pages and tickets of the earlier ones are worth nothing."""
@@ -285,6 +301,7 @@ class Handoff(KVConnector):
             self.listener = None
         if self.leases is not None:
             self._earlier.update(self.leases.counts)
+            self._num_earlier = self._earlier.total()
             self.leases = None
 
     def check_integrity(self) -> None:

@@ -23,7 +23,9 @@ from core_kv_connectors.peers.messages import (
     Found,
     Granted,
     Names,
+    Reader,
     Released,
+    limit_waits,
     receive,
     send,
 )
@@ -75,10 +77,11 @@ class LeaseListener(Listener):
 
     def _serve_pages(self, connection: socket.socket, lease: bytes, send_page: SendPage) -> int:
         """Answer questions until the lease is released; returns the pages that the peer has received, as it says."""
+        # Each word renews the lease, and nothing else does.
+        limit_waits(connection, receiving_s=self._leases.lease_s, sending_s=SILENT_S)
+        asks = Reader(connection, SMALL_BYTES)
         while True:
-            connection.settimeout(self._leases.lease_s)  # each word renews the lease, and nothing else does
-            ask = receive(connection, Ask, SMALL_BYTES)
-            connection.settimeout(SILENT_S)
+            ask = asks.receive(Ask)
             if ask.ends:
                 return ask.received
             if ask.name:

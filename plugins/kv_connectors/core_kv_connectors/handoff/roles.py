@@ -99,14 +99,16 @@ def moves_requests(config: EngineConfig) -> bool:
 
 
 def of_member(arguments: Mapping[str, Any], rank: int, count: int) -> dict[str, Any]:
-    """Return the arguments of a connector with a role for one of `count` engines behind one address.
+    """Return the arguments of a connector with a role for one of the `count` engines of a command, which are of one group.
 
-    Each engine listens at the port that the configuration names plus its rank, and dials all others.
+    Each engine listens at the port that the configuration names plus its number among these, and dials all others: those of
+    this command, and the peers that the configuration names, which other commands start.
     """
     host, port = address_of(str(arguments["listen"]), PLACE)
     named = f"[{host}]" if ":" in host else host
     places = [f"{named}:{port + place}" for place in range(count)]
-    own = {**arguments, "listen": places[rank], "peers": [place for place in places if place != places[rank]]}
+    others = [place for place in places if place != places[rank]]
+    own = {**arguments, "listen": places[rank], "peers": [*others, *arguments.get("peers", ())]}
     if own.get("engine_id"):
         own["engine_id"] = f"{own['engine_id']}_dp{rank}"
     return own

@@ -17,7 +17,18 @@ from typing import ClassVar
 
 from core.api.errors import ConfigError
 from core_kv_connectors.peers.handshake import CHECK, Agreement, answer
-from core_kv_connectors.peers.messages import MOST_NAMES, SMALL_BYTES, Found, Get, Names, PeerError, receive, send
+from core_kv_connectors.peers.messages import (
+    LONGEST_LEASE_S,
+    MOST_NAMES,
+    SMALL_BYTES,
+    Found,
+    Get,
+    Names,
+    PeerError,
+    Reader,
+    limit_waits,
+    send,
+)
 from core_kv_connectors.peers.offer import Offer
 from core_kv_connectors.peers.pace import Pace
 from core_kv_connectors.peers.trial import answer_trial
@@ -146,10 +157,11 @@ class OfferListener(Listener):
 
     def _send_pages(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # A peer may ask for nothing for hours; that it is gone, the system finds out.
+        limit_waits(connection, receiving_s=LONGEST_LEASE_S, sending_s=SILENT_S)
+        questions = Reader(connection, SMALL_BYTES)
         while True:
-            connection.settimeout(None)  # a peer may ask for nothing for hours; that it is gone, the system finds out
-            name = receive(connection, Get, SMALL_BYTES).name
-            connection.settimeout(SILENT_S)
+            name = questions.receive(Get).name
             found = self._offer.get(name)
             if found is None:
                 send(connection, Found(name))

@@ -10,8 +10,9 @@ followed by the bytes of its page, unless a transport fetches them.
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Iterator
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -29,6 +30,8 @@ SMALL_BYTES = 1 << 12
 MOST_PLACE = 1 << 16
 """Most bytes that describe the memory of an end; NIXL's description of one with many networks has some thousand."""
 
+READ_AHEAD: Final = 1 << 13
+"""Bytes that a `Reader` asks the system for at once: some hundred questions for pages."""
 LONGEST_LEASE_S = 1e6
 """Most seconds of a lease; a wait for more raises an error of the system."""
 
@@ -130,26 +133,92 @@ class Released(msgspec.Struct, tag=9, array_like=True, forbid_unknown_fields=Tru
     sent: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
+CLOSED: Final = "it has closed the connection"
+TIMED_OUT: Final = "timed out"  # as Python's own timeouts say
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 def send(
     connection: socket.socket, message: msgspec.Struct, page: memoryview | None = None, pace: Pace | None = None
 ) -> None:
-    """Write a message, and the page behind it. pace: of pages; None: as fast as they are taken. Raises OSError."""
-    body = msgspec.msgpack.encode(message)
-    connection.sendall(len(body).to_bytes(4, "little") + body)
-    if page is not None:
-        for piece in _pieces(page, pace):
-            connection.sendall(piece)  # as it lies in memory
+    """Write a message, and the page behind it as it lies in memory. pace: of pages; None: as fast as they are taken.
+
+    Raises OSError.
+    """
+    if page is None:
+        connection.sendall(framed(message))
+        return
+    pieces = _pieces(page, pace)
+    # In one call with the page: alone, the message would wake the other end twice for each page.
+    _send_both(connection, framed(message), next(pieces, page[:0]))
+    for piece in pieces:
+        connection.sendall(piece)
+
+
+def framed(*messages: msgspec.Struct) -> bytes:
+    """Return messages as they lie on a connection."""
+    bodies = [msgspec.msgpack.encode(message) for message in messages]
+    return b"".join(len(body).to_bytes(4, "little") + body for body in bodies)
+
+
+def limit_waits(connection: socket.socket, *, receiving_s: float, sending_s: float) -> None:
+    """Let each read and each write wait for so many seconds at most, above 0, before it raises an error of the system.
+
+    The system keeps the time, not Python: a page is then read or written in one call, for which this thread gives up the
+    interpreter once. With a timeout of Python's it does so twice for whatever part of the page has arrived, and may wait for
+    5 ms each time while the engine plans.
+    """
+    connection.settimeout(None)
+    for name, seconds in ((socket.SO_RCVTIMEO, receiving_s), (socket.SO_SNDTIMEO, sending_s)):
+        whole, rest = divmod(max(seconds, 1e-3), 1)
+        connection.setsockopt(socket.SOL_SOCKET, name, struct.pack("ll", int(whole), int(rest * 1e6)))
+
+
+class Reader:
+    """Reads messages from an end that sends no pages, several with one call where they have come together.
+
+    connection: on which nothing else is read from now on. most: bytes of a message.
+    """
+
+    def __init__(self, connection: socket.socket, most: int) -> None:
+        self._connection = connection
+        self._most = most
+        self._read = bytearray()
+
+    def receive(self, kind: type[Kind]) -> Kind:
+        """Read a message, as `receive` does."""
+        length = _checked(self._take(4), self._most)
+        return _decoded(self._take(length), kind)
+
+    def _take(self, count: int) -> bytearray:
+        while len(self._read) < count:
+            try:
+                more = self._connection.recv(READ_AHEAD)
+            except BlockingIOError as error:
+                raise TimeoutError(TIMED_OUT) from error
+            if not more:
+                raise PeerError(CLOSED)
+            self._read += more
+        taken = self._read[:count]
+        del self._read[:count]
+        return taken
 
 
 def receive(connection: socket.socket, kind: type[Kind], most: int = MOST_BYTES) -> Kind:
     """Read a message of one type. Raises PeerError for any other, OSError."""
-    length = int.from_bytes(receive_exactly(connection, 4), "little")
+    length = _checked(receive_exactly(connection, 4), most)
+    return _decoded(receive_exactly(connection, length), kind)
+
+
+def _checked(encoded: bytearray, most: int) -> int:
+    """Return the length of a message. Raises PeerError for one that is none, or larger than `most`."""
+    length = int.from_bytes(encoded, "little")
     if not 0 < length <= most:
         raise PeerError(f"it sends a message of {length} bytes; expected at most {most}")
-    body = receive_exactly(connection, length)
+    return length
+
+
+def _decoded(body: bytearray, kind: type[Kind]) -> Kind:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except UNREADABLE as error:
@@ -171,10 +240,25 @@ def receive_into(connection: socket.socket, target: memoryview, pace: Pace | Non
     for piece in _pieces(target, pace):
         left = piece
         while left:
-            count = connection.recv_into(left)
+            # All of it in one call, where the system keeps the time (`limit_waits`).
+            try:
+                count = connection.recv_into(left, 0, socket.MSG_WAITALL)
+            except BlockingIOError as error:
+                raise TimeoutError(TIMED_OUT) from error
             if not count:
-                raise PeerError("it has closed the connection")
+                raise PeerError(CLOSED)
             left = left[count:]
+
+
+def _send_both(connection: socket.socket, head: bytes, page: memoryview) -> None:
+    """Write two pieces of memory, neither of which is copied, with one call if the system takes all."""
+    page = page.cast("B")
+    count = connection.sendmsg([head, page])
+    if count < len(head):
+        connection.sendall(head[count:])
+    rest = page[max(count - len(head), 0) :]
+    if rest:
+        connection.sendall(rest)
 
 
 def _pieces(page: memoryview, pace: Pace | None) -> Iterator[memoryview]:

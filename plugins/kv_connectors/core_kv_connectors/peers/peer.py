@@ -22,6 +22,7 @@ from core_kv_connectors.peers.messages import (
     Get,
     Names,
     PeerError,
+    limit_waits,
     receive,
     receive_into,
     send,
@@ -155,7 +156,7 @@ class Peer:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             dial(connection, self._agreement, purpose)
-            connection.settimeout(silent_s)
+            limit_waits(connection, receiving_s=silent_s, sending_s=silent_s)
         except BaseException:
             connection.close()
             raise

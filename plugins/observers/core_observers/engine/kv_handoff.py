@@ -54,6 +54,7 @@ class KVHandoffs(WaitingGate):
         self._watched: dict[str, KVSequence | None] = {}
         self._to_start: dict[str, set[int]] = {}
         self._arrivals = Arrivals()
+        self._looked_at: tuple[object, Handoff | None] = ((), None)
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
@@ -175,7 +176,7 @@ class KVHandoffs(WaitingGate):
         super().report(stats)
         connector = self._connector
         if connector is not None:
-            stats.kv_handoffs = dict(connector.totals())
+            stats.kv_handoffs = connector.totals()
             stats.kv_leases = 0 if connector.leases is None else len(connector.leases)
 
     def counts(self) -> dict[str, int]:
@@ -279,7 +280,9 @@ class KVHandoffs(WaitingGate):
     def _connector(self) -> Handoff | None:
         """The connector; None once it has failed."""
         connectors = self._engine.kv_services.connectors
-        return next((one for one in connectors if isinstance(one, Handoff)), None)
+        if connectors is not self._looked_at[0]:  # each step asks, and one that fails is rare
+            self._looked_at = connectors, next((one for one in connectors if isinstance(one, Handoff)), None)
+        return self._looked_at[1]
 
     def _is_awaited(self, request: EngineRequest, now: float) -> bool:
         """Whether a request has to wait on. Lets look-ups find its pages when it has not."""

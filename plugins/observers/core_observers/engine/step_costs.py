@@ -3,39 +3,45 @@
 Owns: `StepCosts`, an observer of the engine, with a cost model of its own that learns from every step. Never does: predict a
 request, keep a block, or change what a step computes. Called by: the engine core; servers with `--quotes`, through its utility.
 
-It learns from the first call on, so an engine whose servers quote nothing loses no time; from the start where requests may move
-between the engines of a group, since the first call is then that of a drain.
+It learns from every step once a server has asked for a quote, so an engine whose servers quote nothing loses no time. Where
+requests may move between engines it learns from the start, since the first call is then that of a drain: from the first steps,
+then from those with a prompt and from one in `SELDOM` of the others.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.scheduler.step import Step
 from core.scheduler.step_cost import StepCost, work_of
-from core_kv_connectors.handoff.roles import moves_requests
+from core_kv_connectors.handoff.roles import BOTH, roles_of
 from core_observers.engine.pinned_prefix import Prefix
+
+ENOUGH: Final = 64
+"""Steps from each of which it learns at first."""
+SELDOM: Final = 16
 
 
 class StepCosts(EngineObserver):
-    """The cost model of one engine. clock: returns seconds. learns: whether it learns before the first call."""
+    """The cost model of one engine. clock: returns seconds. learns: whether it learns before the first call, from few steps."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, learns: bool = False) -> None:
         self._clock = clock
         self._engine: Engine | None = None
         self._cost = StepCost() if learns else None
+        self._is_sparing = learns
         self._begun: dict[int, float] = {}
         self._ended = 0.0
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
         """Return the observer; every engine has it, since any server may quote."""
-        return cls(learns=moves_requests(start.config))
+        return cls(learns=roles_of(start.config) == BOTH)
 
     def attach(self, engine: Engine) -> None:
         """Keep the engine."""
@@ -43,12 +49,16 @@ class StepCosts(EngineObserver):
 
     def submitted(self, step: Step) -> None:
         """Note when a step begins."""
-        if self._cost is not None:
+        # Most steps continue decodes alone, and teach what those before them have taught.
+        cost = self._cost
+        if cost is not None and (
+            not self._is_sparing or step.number % SELDOM == 0 or step.chunks or cost.num_observed < ENOUGH
+        ):
             self._begun[step.number] = self._clock()
 
     def finished(self, step: Step) -> None:
         """Learn from a step that has its result."""
-        if self._cost is None:
+        if self._cost is None or not self._begun:  # a step that is not submitted yet begins later than this one ends
             return
         now = self._clock()
         begun = self._begun.pop(step.number, None)
@@ -70,6 +80,8 @@ class StepCosts(EngineObserver):
         """
         if self._cost is None:
             self._cost = StepCost()
+        if prefixes or not lengths:  # a server that quotes asks; a request that moves has lengths alone
+            self._is_sparing = False
         assert self._engine is not None, "the engine core has attached it"
         kv = self._engine.scheduler.kv
         size = self._engine.executor.page_bytes

@@ -1,0 +1,212 @@
+"""The orders of operators about the engines of several API processes.
+
+Owns: `OrderRounds`: which engines are drained, one order at a time, and the answers of all API processes. Never does: move a
+request (each API process moves its own), or answer HTTP. Called by: the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+
+import msgspec
+
+from core.api.errors import EngineDeadError
+from core_apis.processes.api_child import ApiChild
+from core_apis.processes.api_messages import OperatorOrder, OrderDone, PartAction, PartOfOrder, Refusal
+from core_apis.processes.supervised_engine import SupervisedEngine
+from core_frontend.group.orders import evened, last_engine
+
+logger = logging.getLogger(__name__)
+
+
+class OrderRounds:
+    """The orders of one supervisor.
+
+    engines: of the group. children: returns the API processes that have begun.
+
+    drained: places of the engines that operators have taken out.
+
+    An API process that begins later is told of them when it begins. One that dies while it carries out its part has lost its
+    requests, so the others' answers are the whole.
+    """
+
+    def __init__(self, engines: Sequence[SupervisedEngine], children: Callable[[], Iterable[ApiChild]]) -> None:
+        self.drained: set[int] = set()
+        self._engines = engines
+        self._children = children
+        self._turn = asyncio.Lock()
+        self._numbers = itertools.count()
+        self._rounds: dict[int, _Round] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, child: ApiChild, order: OperatorOrder) -> None:
+        """Carry out the order that a process has sent, and answer it; it is carried out even if the process dies."""
+        self._spawn(self._answer(child, order))
+
+    def take_back(self) -> None:
+        """Let drained engines take requests again where no other one will; one that was ended is started."""
+        others = [each for number, each in enumerate(self._engines) if number not in self.drained]
+        if any(engine.gone is None for engine in others):
+            return
+        for number in sorted(self.drained):
+            logger.warning("Engine %d takes requests again: no other one is left.", number)
+            self._spawn(self._undrained(number))
+
+    def told(self, child: ApiChild, answer: OrderDone) -> None:
+        """Store the answer of a process."""
+        found = self._rounds.get(answer.question)
+        if found is not None:
+            found.add(child.number, answer)
+
+    def lost(self, child: ApiChild) -> None:
+        """Note that a process has ended, whose answers do not come any more."""
+        for found in self._rounds.values():
+            found.lose(child.number)
+
+    async def close(self) -> None:
+        """Carry out nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, child: ApiChild, order: OperatorOrder) -> None:
+        try:
+            done = await self.carry_out(order)
+        except Exception as defect:  # the operator must get an answer, and the next order its turn
+            logger.error("An order could not be carried out.", exc_info=defect)
+            done = OrderDone(0, refusal=Refusal(f"{type(defect).__name__}: {defect}", 500, "internal_error"))
+        child.send(msgspec.structs.replace(done, question=order.question))
+
+    async def carry_out(self, order: OperatorOrder) -> OrderDone:
+        """Carry out an order, after those that came before it; returns the sum of what all processes answer."""
+        async with self._turn:
+            if order.action == "drain":
+                return await self._drain(order.engine, ends=order.ends)
+            if order.action == "undrain":
+                return await self._undrain(order.engine)
+            return await self._rebalance()
+
+    async def _drain(self, number: int, *, ends: bool) -> OrderDone:
+        others = (engine for place, engine in enumerate(self._engines) if place != number and place not in self.drained)
+        if not any(engine.address is not None for engine in others):
+            return OrderDone(0, refusal=Refusal(last_engine(number), 409, "last_engine"))
+        self.drained.add(number)
+        done = await self._ask_all("drain", number)
+        if ends and not done.stayed and done.refusal is None:
+            done.refusal = await self._end(number)
+        return done
+
+    async def _end(self, number: int) -> Refusal | None:
+        """End a drained engine, once all processes have disconnected; those that have return where one has not.
+
+        Returns why it has not ended; None: it has.
+        """
+        engine = self._engines[number]
+        if engine.address is not None:
+            if (await self._ask_all("leave", number)).has_left:
+                await engine.end()
+            else:
+                await self._ask_all("rejoin", number)
+        return None if engine.is_ended else _not_ended(number)
+
+    async def _undrain(self, number: int) -> OrderDone:
+        self.drained.discard(number)
+        engine = self._engines[number]
+        if engine.is_ended:
+            try:
+                await engine.start_again()
+            except EngineDeadError as error:
+                logger.error("Engine %d did not come up: %s", number, error)
+        return await self._ask_all("undrain", number)
+
+    async def _undrained(self, number: int) -> None:
+        async with self._turn:
+            if number in self.drained:
+                await self._undrain(number)
+
+    async def _rebalance(self) -> OrderDone:
+        answers = (await self._ask(self._parts("count"))).answers
+        counts = {number: answer.counts for number, answer in answers.items() if answer.counts}
+        moves = {number: own for number, own in evened(counts).items() if own}
+        parts = {
+            child.number: (child, PartOfOrder(0, "move", moves=moves[child.number]))
+            for child in self._children()
+            if child.number in moves
+        }
+        return (await self._ask(parts)).total()
+
+    def _parts(self, action: PartAction, engine: int = 0) -> dict[int, tuple[ApiChild, PartOfOrder]]:
+        return {child.number: (child, PartOfOrder(0, action, engine)) for child in self._children()}
+
+    async def _ask_all(self, action: PartAction, engine: int) -> OrderDone:
+        return (await self._ask(self._parts(action, engine))).total()
+
+    async def _ask(self, parts: Mapping[int, tuple[ApiChild, PartOfOrder]]) -> _Round:
+        """Have processes carry out their parts; returns the answers, without those of processes that have died meanwhile."""
+        question = next(self._numbers)
+        found = self._rounds[question] = _Round(parts)
+        try:
+            for child, part in parts.values():
+                child.send(msgspec.structs.replace(part, question=question))
+            await found.complete.wait()  # one that hangs is killed after a minute of silence
+        finally:
+            del self._rounds[question]
+        return found
+
+
+class _Round:
+    """The answers to one part of an order. waiting: numbers of the processes that have it."""
+
+    def __init__(self, waiting: Iterable[int]) -> None:
+        self.answers: dict[int, OrderDone] = {}
+        self.num_died = 0
+        self.complete = asyncio.Event()
+        self._waiting = set(waiting)
+        self._look()
+
+    def add(self, number: int, answer: OrderDone) -> None:
+        """Add an answer."""
+        if number in self._waiting:
+            self._waiting.discard(number)
+            self.answers[number] = answer
+            self._look()
+
+    def lose(self, number: int) -> None:
+        """Wait for a process no longer: it has ended, and the next one with its number knows nothing of this."""
+        if number in self._waiting:
+            self._waiting.discard(number)
+            self.num_died += 1
+            self._look()
+
+    def total(self) -> OrderDone:
+        """Return the sum of the answers; with the first refusal, if there is one."""
+        answers = list(self.answers.values())
+        return OrderDone(
+            0,
+            moved=sum(answer.moved for answer in answers),
+            computed=sum(answer.computed for answer in answers),
+            stayed=sum(answer.stayed for answer in answers),
+            died=self.num_died,
+            has_left=all(answer.has_left for answer in answers),
+            refusal=next((answer.refusal for answer in answers if answer.refusal is not None), None),
+        )
+
+    def _look(self) -> None:
+        if not self._waiting:
+            self.complete.set()
+
+
+def _not_ended(number: int) -> Refusal:
+    sentence = (
+        f"Engine {number} takes no requests any more, and its process has not ended: it has died and is being started again, "
+        "or an API process has just begun; drain it once more in a few seconds."
+    )
+    return Refusal(sentence, 503, "not_ended")
