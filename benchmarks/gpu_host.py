@@ -31,11 +31,12 @@ from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core_kit.devices.fake_device import FakeCalls
 from core_platforms.cuda.graphs import Graphs
 from core_platforms.cuda.runtime import DeviceRuntime
-from core_runtime.executor.forward import ForwardPass, recorder_of
+from core_runtime.executor.forward import ForwardPass
 from core_runtime.executor.model_runner import ModelRunner
 from core_runtime.executor.steps.ahead import Begun, StepsAhead
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
+from core_runtime.executor.steps.recordable import recorder_of
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.sampling.sampler import Sampler
 

@@ -23,8 +23,8 @@ from core_kv_connectors.shared_pages import PlacedTransfers
 from core_kv_connectors.tiers.disk import DiskTier
 from core_platforms.cpu.kernels import NativeKernels
 from core_platforms.cpu.runtime import CpuPlatform
+from core_runtime.executor.cache.kv_memory import KVMemory
 from core_runtime.executor.device import Device
-from core_runtime.executor.kv_memory import KVMemory
 
 SHAPES = {"SmolLM2 135M": (30, 12 << 10), "Gemma 3 270M": (18, 16 << 10), "Qwen3 0.6B": (28, 64 << 10)}
 """Layers, and bytes of a block in one layer."""

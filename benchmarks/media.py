@@ -17,7 +17,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -141,46 +142,66 @@ def again(llm: Any, rounds: int) -> dict[str, float]:
     return {"text ms": 1000 * text, "known ms": 1000 * same, "new ms": 1000 * new, "known / text": same / text}
 
 
+@dataclass
+class Turns:
+    """The turns of one pool.
+
+    wall:    seconds of each turn.
+    busiest: processor seconds of the process that had most to do, of the turns in which no process was replaced.
+    """
+
+    wall: list[float] = field(default_factory=list)
+    busiest: list[float] = field(default_factory=list)
+
+    async def take(self, pool: Any, files: Sequence[bytes]) -> None:
+        """Process all files once."""
+        begin, before = time.perf_counter(), processor_seconds(pool)
+        await asyncio.gather(*(pool.run(each) for each in files))
+        self.wall.append(time.perf_counter() - begin)
+        after = processor_seconds(pool)
+        if after.keys() == before.keys():
+            self.busiest.append(max(after[pid] - before[pid] for pid in after))
+
+
+def processor_seconds(pool: Any) -> dict[int, float]:
+    """Processor seconds so far of each process of a pool, by its id."""
+    pids = [helper.process.pid for helper in pool._helpers if helper.process is not None]
+    return {pid: sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids}
+
+
+async def in_turns(media: Any, counts: Sequence[int], files: Sequence[bytes], rounds: int) -> list[Turns]:
+    """Let pools with these numbers of processes work on the files in turns; returns the turns of each pool."""
+    import msgspec
+
+    from core_media.processing.pool import ProcessingPool
+
+    pools = [ProcessingPool(msgspec.structs.replace(media, num_workers=n, processor_cache_bytes=0)) for n in counts]
+    found = [Turns() for _ in pools]
+    try:
+        for pool in pools:
+            await Turns().take(pool, files)  # starts the processes
+        for _ in range(rounds):
+            for pool, turns in zip(pools, found, strict=True):
+                await turns.take(pool, files)
+    finally:
+        await asyncio.gather(*(pool.close() for pool in pools))
+    return found
+
+
 def workers(llm: Any, rounds: int) -> dict[str, float]:
     """Pictures of 8 megapixels a second, with one process and with two, in turns.
 
     On a busy machine their processor seconds count: two processes are as many times faster as the one that has more to do
     computes less than one alone, if each has a processor of its own.
     """
-    import msgspec
-
     from core_media.config import media_of
-    from core_media.processing.pool import ProcessingPool
 
     media = media_of(llm._config)
     assert media is not None
     files = [file_of(picture(index, 3264, 2448)) for index in range(8)]
-    took: dict[int, list[float]] = {1: [], 2: []}
-    computed: dict[int, list[float]] = {1: [], 2: []}
-
-    def used(pool: ProcessingPool) -> dict[int, float]:
-        pids = [helper.process.pid for helper in pool._helpers if helper.process is not None]
-        return {pid: sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids}
-
-    async def turns() -> None:
-        pools = [ProcessingPool(msgspec.structs.replace(media, num_workers=n, processor_cache_bytes=0)) for n in took]
-        try:
-            for pool in pools:
-                await asyncio.gather(*(pool.run(each) for each in files))  # starts the processes
-            for _ in range(rounds):
-                for count, pool in zip(took, pools, strict=True):
-                    begin, before = time.perf_counter(), used(pool)
-                    await asyncio.gather(*(pool.run(each) for each in files))
-                    took[count].append(time.perf_counter() - begin)
-                    after = used(pool)
-                    if after.keys() == before.keys():  # no process was replaced
-                        computed[count].append(max(after[pid] - before[pid] for pid in after))
-        finally:
-            await asyncio.gather(*(pool.close() for pool in pools))
-
-    asyncio.run(turns())
-    one, two = (statistics.median(took[count]) for count in (1, 2))
-    alone, most = (statistics.median(computed[count]) for count in (1, 2))
+    turns = asyncio.run(in_turns(media, (1, 2), files, rounds))
+    one, two = (statistics.median(each.wall) for each in turns)
+    alone, most = (statistics.median(each.busiest) for each in turns)
     return {
         "one a second": len(files) / one, "two a second": len(files) / two, "two / one": one / two,
         "processor seconds of one": alone, "of the busier of two": most, "by processor seconds": alone / most,

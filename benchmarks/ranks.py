@@ -154,6 +154,26 @@ def sums(memory: int, rank: int) -> None:
     print(statistics.median(times) * 1e6)
 
 
+def in_turns(engines: Mapping[str, Engine], turns: int) -> dict[str, list[list[float]]]:
+    """Ask all engines in each turn, in changing order; returns the seconds of each, by engine."""
+    found: dict[str, list[list[float]]] = {name: [] for name in engines}
+    for turn in range(turns):
+        for name in list(engines)[:: 1 if turn % 2 else -1]:
+            found[name].append(engines[name].ask())
+    return found
+
+
+def report(found: Mapping[str, list[list[float]]]) -> None:
+    """Print the medians, and how fast the other engines are beside threads."""
+    for place, what in enumerate(("token of one stream", f"prompt of {PROMPT}", f"token of {STREAMS} streams")):
+        threads = [turn[place] for turn in found["threads"]]
+        print(f"{what}: threads {statistics.median(threads) * 1000:.2f} ms")
+        for name in list(found)[1:]:
+            others = [turn[place] for turn in found[name]]
+            ratio = statistics.median(one / two for one, two in zip(threads, others, strict=True))
+            print(f"    {name} {statistics.median(others) * 1000:.2f} ms, {ratio:.3f} as fast")
+
+
 def main() -> None:
     """Measure, or be one of the measured processes."""
     parser = argparse.ArgumentParser(description="Ranks against threads")
@@ -186,17 +206,7 @@ def main() -> None:
         engines["experts that move"] = Engine(options.model, options.ranks, 1, options.ranks, MOVING)
     if options.nodes:
         engines["two nodes"] = Engine(options.model, 2, 1, 1, {"nnodes": 2})
-    found: dict[str, list[list[float]]] = {name: [] for name in engines}
-    for turn in range(options.turns):
-        for name in list(engines)[:: 1 if turn % 2 else -1]:
-            found[name].append(engines[name].ask())
-    for place, what in enumerate(("token of one stream", f"prompt of {PROMPT}", f"token of {STREAMS} streams")):
-        threads = [turn[place] for turn in found["threads"]]
-        print(f"{what}: threads {statistics.median(threads) * 1000:.2f} ms")
-        for name in list(engines)[1:]:
-            others = [turn[place] for turn in found[name]]
-            ratio = statistics.median(one / two for one, two in zip(threads, others, strict=True))
-            print(f"    {name} {statistics.median(others) * 1000:.2f} ms, {ratio:.3f} as fast")
+    report(in_turns(engines, options.turns))
     print(f"idle rank: {engines['ranks'].ask('idle') / (options.ranks - 1):.2%} of a processor")
     for engine in engines.values():
         engine.close()

@@ -12,7 +12,7 @@ from core import LLM, PoolingParams
 from core.api.errors import CheckpointError, ConfigError, RequestError
 from core.api.pooling import Pooling
 from core_frontend.api.pooling_params import LateChunkingParams
-from core_runtime.executor.pooled_state import KEPT, Pooled
+from core_runtime.executor.answers.pooled_state import KEPT, Pooled
 from tests.families.oracle import load, reference
 
 ENCODERS = ("bert", "xlm-roberta", "distilbert", "modernbert")

@@ -41,6 +41,15 @@ def newest(lines: list[Line]) -> dict[Case, list[Line]]:
     return runs
 
 
+TURNS_HEAD = [
+    "model", "server", "turns", "cached", "computed again", "TTFT s", "beside prefill ms", "with old tokens ms", "total s",
+    "core's total",
+]  # fmt: skip
+KILLS_HEAD = [
+    "model", "killed, and what keeps", "known tokens", "cached", "TTFT s", "beside prefill ms", "pause s", "GB", "s a GB",
+]  # fmt: skip
+
+
 def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
     """Yield the parts of the section."""
     yield (
@@ -51,18 +60,7 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
         "```bash\npython -m benchmarks.agents measure --models gdn --turns 40 --peers llama.cpp --program llama.cpp=PATH\n```"
     )
     yield table(
-        [
-            "model",
-            "server",
-            "turns",
-            "cached",
-            "computed again",
-            "TTFT s",
-            "beside prefill ms",
-            "with old tokens ms",
-            "total s",
-            "core's total",
-        ],
+        TURNS_HEAD,
         [row for case, lines in cases.items() if case[2] == "one" for row in turns_row(case, lines, cases)],
     )
     yield (
@@ -88,17 +86,7 @@ def sections(cases: dict[Case, list[Line]]) -> Iterator[str]:
         "\nwhere nothing is kept. Below 0.1 GB it is mostly what any turn costs."
     )
     yield table(
-        [
-            "model",
-            "killed, and what keeps",
-            "known tokens",
-            "cached",
-            "TTFT s",
-            "beside prefill ms",
-            "pause s",
-            "GB",
-            "s a GB",
-        ],
+        KILLS_HEAD,
         [row for case, lines in cases.items() if case[2] == "kills" for row in kill_rows(case, lines)],
     )
     yield from errors(cases)

@@ -15,7 +15,7 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
 from core.api.sequence_record import CacheMiss
 from core.api.specs import KVGroup
-from core.api.step_plan import StateCopy
+from core.api.step_plan import Int32Array, StateCopy
 from core.kv.block_checks import check_blocks
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import BlockPool
@@ -90,9 +90,7 @@ class KVManager:
         self.connectors.begin_pool(keeps_pages=enable_prefix_caching)
         if self.connectors.hears:
             self.pool.observers = (self.connectors,)
-        self.num_query_tokens = 0
-        self.num_hit_tokens = 0
-        self.num_external_tokens = 0
+        self.num_query_tokens = self.num_hit_tokens = self.num_external_tokens = 0
         self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
         self._keys = BlockKeys(hash_algorithm, block_size)
         num_keyed = sum(rule.holds_slots for rule in self.growth)
@@ -101,13 +99,9 @@ class KVManager:
             self._keys, pool.prefixes, self.growth, block_size, num_blocks, has_states, pool.was_over_share, missing
         )
         self._explainer = self.connectors.explainer(view) if enable_prefix_caching else None
+        remember = None if self._explainer is None else self._explainer.remember
         self._registry = BlockRegistry(
-            self.pool,
-            self._keys,
-            block_size,
-            num_keyed,
-            enabled=enable_prefix_caching,
-            remember=None if self._explainer is None else self._explainer.remember,
+            self.pool, self._keys, block_size, num_keyed, enabled=enable_prefix_caching, remember=remember
         )
         self._tables = make_tables(self.pool, self.growth, block_size, self._registry)
         self.num_growing = self._tables.num_growing
@@ -250,6 +244,22 @@ class KVManager:
         Each result needs one call of `settle_transfers`.
         """
         return self.connectors.copies.take()
+
+    def keep_states(
+        self, sequences: Sequence[KVSequence], slots: Int32Array, num_computed: Int32Array
+    ) -> dict[int, list[list[int]]]:
+        """Keep the states of decodes whose next step begins at a block edge, if they are worth it. num_computed: before it.
+
+        Returns, by slot, the blocks of each group to which that step moves a state; empty lists for groups without states.
+        """
+        assert self.snapshots is not None, "there are states to keep"
+        found: dict[int, list[list[int]]] = {}
+        for row in (num_computed % self.block_size == 0).nonzero()[0].tolist():
+            sequence = sequences[row]
+            if self.snapshots.keep(sequence, int(num_computed[row]), moves=True):
+                tables = zip(self.groups, sequence.block_ids, strict=True)
+                found[int(slots[row])] = [ids.copy() if group.kind == "state" else [] for group, ids in tables]
+        return found
 
     def take_copies(self) -> list[StateCopy]:
         """Return the copies of states for the next plan that computes something."""

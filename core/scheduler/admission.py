@@ -45,10 +45,7 @@ class Admission:
         state.places.restore_ready()
         if state.running.is_full or planner.budget <= 0 or not (len(state.waiting) or len(state.held)):
             return
-        # A fair policy orders its queue by what users have been charged, so the queue must know the newest tokens.
-        if state.policy.charges:
-            for running in state.running.sequences:
-                state.settle(running)
+        state.settle_all()
         most_awaiting = len(state.awaiting) + LOOK_UPS
         while planner.budget > 0 and len(state.running.free_slots) > state.config.max_num_seqs // 4 * flex:
             first = self._next()
@@ -63,8 +60,12 @@ class Admission:
 
     def _would_be_left_out(self, planner: StepPlanner, first: SequenceState) -> bool:
         """Whether a sequence of the batch class has no room in the next steps, or others wait for its adapter's place."""
+        return planner.leaves_out or self._lacks_place(first)
+
+    def _lacks_place(self, first: SequenceState | None) -> bool:
+        """Whether sequences wait for the places of their adapters, as the first of the batch class would."""
         places = self.state.places
-        return planner.leaves_out or bool(len(places)) or not places.has_place(first)
+        return len(places) > 0 or (first is not None and not places.has_place(first))
 
     def mixed_budget(self, least: int) -> int:
         """Return the limit of prompt tokens in the next step if it has streams: `least`, or more while prompts queue up."""
@@ -84,7 +85,7 @@ class Admission:
         first = _peek(state.waiting) if len(state.waiting) else None
         if first is not None and not state.seats.has_room(first.blocks_missing):
             return "kv_cache"
-        if flex and (len(state.places) or (first is not None and not state.places.has_place(first))):
+        if flex and self._lacks_place(first):
             return "max_loras"
         if (flex and planner.leaves_out) or (planner.room is not None and planner.room.is_used_up):
             return "max_stall_ms"

@@ -17,6 +17,7 @@ from core.api.config import SchedulerConfig
 from core.api.sequence_record import NO_DRAFTS_CAUSES
 from core.api.stats import SchedulerStats
 from core.api.step_plan import Slot, StepPlan, StepResult
+from core.kv.snapshots import Snapshots
 from core.scheduler.running import RunningSet
 from core.scheduler.sequence import SequenceState
 from core.scheduler.step import Step
@@ -43,7 +44,7 @@ class DraftRules:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether the next step orders any, so that each sequence is told how many."""
+        """Whether the next step orders drafts; its plan then has a budget for each sequence."""
         return self.advice is not None and self.advice.is_on
 
     def switch_off(self, reason: str) -> None:
@@ -72,7 +73,7 @@ class DraftRules:
             self.advice.begin(running)
 
     def finish_step(self, step: Step, result: StepResult, seconds: float) -> None:
-        """The results of a step have been read. seconds: that it took; 0.0 where nobody goes by that."""
+        """Learn from the results of a step. seconds: its duration; 0.0 where the advice does not depend on it."""
         if self.advice is not None:
             self.advice.finish(step, result, seconds)
 
@@ -109,9 +110,19 @@ class DraftRules:
         if sequence.slot in plan.draft_budget:
             plan.draft_budget[sequence.slot] = 0
 
-    def fitting(self, sequence: SequenceState, num_known: int) -> int:
-        """Number of drafts that a step may verify after `num_known` tokens."""
-        return self._room(sequence, num_known, sequence.num_drafts)
+    def fitting(self, sequence: SequenceState, num_known: int, num_pending: int, snapshots: Snapshots | None) -> int:
+        """Number of drafts that a step which computes the last `num_pending` of `num_known` tokens may verify.
+
+        With states, tokens that are computed again take the place of drafts. So however often drafts are rejected, a step never
+        has more tokens, and in the end the state advances without any drafts.
+        """
+        most = self._room(sequence, num_known, sequence.num_drafts)
+        if num_pending > 1:
+            most = min(most, self._config.num_speculative_tokens + 1 - num_pending)
+        if snapshots is not None and most:
+            # A step that passed a block edge would leave no state there, for the next turn to begin with.
+            most = max(min(most, snapshots.most_drafts(num_known - num_pending, num_pending)), 0)
+        return most
 
     def begin(self, sequence: SequenceState, plan: StepPlan, num_verified: int) -> None:
         """Enter into the plan that a step verifies up to `num_verified` drafts of a sequence.

@@ -12,7 +12,6 @@ A step that is planned ahead of results assumes the greatest length that each of
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import Final, cast
 
 import numpy as np
@@ -78,9 +77,9 @@ class StepPlanner:
         if num_first < len(view.slots):
             view = self._with_fitting(view, max(num_first, 1))
         if self._apart > 1:
-            view = self._at_rest(view)
+            view = running.select_at_rest(view, self._apart, self._least_apart)
         elif in_flight and len(view.slots):
-            view = self._without_ending(view)
+            view = running.without_ending(view)
         if len(view.slots) > self.budget:
             # The list is in the policy's order, so the first ones are served.
             view = running.select(view.sequences[: self.budget])
@@ -101,7 +100,8 @@ class StepPlanner:
         # Last of all: `length` counts tokens after all planned steps, `num_computed` above is from before this one.
         running.length[view.slots] += 1
         self.step.decodes = view
-        self._keep_states(view)
+        if self.state.kv.snapshots is not None:
+            plan.moved_states |= self.state.kv.keep_states(view.sequences, view.slots, plan.num_computed)
         self.budget -= plan.total_num_tokens
         # From here on prompts only: each of their tokens makes the streams of this step wait longer. The batch class may wait.
         if not view.sequences[0].request.flex:
@@ -192,12 +192,6 @@ class StepPlanner:
         self.step.num_departures = seats.running.num_departures
         return self.step
 
-    def _at_rest(self, view: DecodeView) -> DecodeView:
-        """Return sequences that await no token, as many as an equal share of all steps in flight has."""
-        share = max(-(-len(view.sequences) // self._apart), self._least_apart)
-        at_rest = [sequence for sequence in view.sequences if self.state.running.is_at_rest(sequence)]
-        return self.state.running.select(at_rest[:share])
-
     def _with_fitting(self, view: DecodeView, least: int) -> DecodeView:
         """Leave out decodes of the batch class that do not fit beside the prompts due; all others, or one, are `least`."""
         state = self.state
@@ -205,27 +199,12 @@ class StepPlanner:
         if len(state.waiting):
             prompts.append(cast(SequenceState, state.waiting.peek()))
         due = min(sum(prompt.num_pending for prompt in prompts if not prompt.request.flex), self._mixed_budget)
-        keys = np.cumsum(state.running.length[view.slots])
+        keys = np.cumsum(state.running.length[view.slots], dtype=np.int64)
         tokens = np.cumsum([1 + sequence.num_drafts for sequence in view.sequences])
-
-        def seconds(row: int) -> float:
-            return cast(StepCost, state.flex_cost).predict(due, int(tokens[row]), int(keys[row]))
-
-        # Where one row alone takes longer, the others may add half of that: they cost little beside it.
-        limit = max(self._flex_limit_s, 1.5 * seconds(0) * view.sequences[0].request.flex)
-        fitting = least + bisect_right(range(least, len(keys)), limit, key=seconds)
+        room = PromptRoom(cast(StepCost, state.flex_cost), self._flex_limit_s)
+        fitting = room.fitting_decodes(due, tokens, keys, least, is_flex=view.sequences[0].request.flex)
         self.leaves_out = fitting < len(keys)
         return state.running.select(view.sequences[:fitting]) if self.leaves_out else view
-
-    def _without_ending(self, view: DecodeView) -> DecodeView:
-        """Leave out sequences that end with the token in flight because it reaches their length limit."""
-        running = self.state.running
-        num_computed = running.length[view.slots] - 1
-        rows = (num_computed <= view.last_computed).nonzero()[0]
-        if len(rows) == len(view.slots):
-            return view
-        staying = [view.sequences[row] for row in rows.tolist()]
-        return running.select(staying)
 
     def _plan_together(self, view: DecodeView) -> bool:
         """Plan all decodes at once; False, with nothing allocated, when a sequence has drafts or blocks are too few."""
@@ -260,7 +239,8 @@ class StepPlanner:
         lens: list[int] = []
         pending: list[int] = []
         due = [self._num_pending(sequence) for sequence in view.sequences]
-        num_prompts = self._num_prompts()
+        may_start = not state.running.is_full and (len(state.waiting) or len(state.held))
+        num_prompts = len(state.running.partial) + bool(may_start)  # all that have begun, and one that may start
         num_spare = max(budget - sum(due) - max(num_prompts, state.span_tokens), 0)
         state.span_tokens = 0
         num_left = len(due) + num_prompts
@@ -273,7 +253,9 @@ class StepPlanner:
             if budget < num_pending or sequence.slot == NO_SLOT:
                 continue
             state.current = sequence
-            num_drafts = self._grow(sequence, min(self._num_drafts(sequence, num_pending), share))
+            num_known = int(state.running.length[sequence.slot])
+            most_drafts = state.drafts.fitting(sequence, num_known, num_pending, state.kv.snapshots)
+            num_drafts = self._grow(sequence, min(most_drafts, share))
             if num_drafts is not None:
                 num_tokens = num_pending + num_drafts
                 state.drafts.begin(sequence, self.plan, num_drafts)
@@ -292,46 +274,9 @@ class StepPlanner:
             return view
         return state.running.select(planned)
 
-    def _num_prompts(self) -> int:
-        """Number of prompts that this step may compute: all that have begun, and one that may start."""
-        state = self.state
-        may_start = not state.running.is_full and (len(state.waiting) or len(state.held))
-        return len(state.running.partial) + bool(may_start)
-
     def _num_pending(self, sequence: SequenceState) -> int:
         """Known tokens that a decode's next step computes: one, or all since the state to which it was rolled back."""
         return sequence.num_pending if sequence.is_rolled_back else 1
-
-    def _num_drafts(self, sequence: SequenceState, num_pending: int) -> int:
-        """Number of drafts that the sequence's next step may verify, before the budget is divided.
-
-        With states, tokens that are computed again take the place of drafts. So however often drafts are rejected, a step never
-        has more tokens, and in the end the state advances without any drafts.
-        """
-        length = int(self.state.running.length[sequence.slot])
-        num_drafts = self.state.drafts.fitting(sequence, length)
-        if num_pending > 1:
-            most = self.state.config.num_speculative_tokens + 1
-            num_drafts = min(num_drafts, most - num_pending)
-        snapshots = self.state.kv.snapshots
-        if snapshots is not None and num_drafts:
-            # A step that passed a block edge would leave no state there, for the next turn to begin with.
-            num_drafts = max(min(num_drafts, snapshots.most_drafts(length - num_pending, num_pending)), 0)
-        return num_drafts
-
-    def _keep_states(self, view: DecodeView) -> None:
-        """Keep the states of sequences that begin this step at a block edge, if they are worth it."""
-        kv = self.state.kv
-        if kv.snapshots is None:
-            return
-        num_computed = self.plan.num_computed
-        rows = (num_computed % kv.block_size == 0).nonzero()[0]
-        for row in rows.tolist():
-            sequence = view.sequences[row]
-            if kv.snapshots.keep(sequence, int(num_computed[row]), moves=True):
-                tables = zip(kv.groups, sequence.block_ids, strict=True)
-                moved = [ids.copy() if group.kind == "state" else [] for group, ids in tables]
-                self.plan.moved_states[sequence.slot] = moved
 
     def _grow(self, sequence: SequenceState, num_drafts: int) -> int | None:
         """Allocate blocks for a decoding sequence, dropping its drafts first and then preempting the last sequences.

@@ -144,6 +144,18 @@ class RunningSet:
             return False
         return bool(self.length[sequence.slot] == len(sequence.token_ids))
 
+    def select_at_rest(self, view: DecodeView, num_parts: int, least: int) -> DecodeView:
+        """Return the sequences of a view that are at rest, at most the larger of one part of all and `least`."""
+        share = max(-(-len(view.sequences) // num_parts), least)
+        return self.select([sequence for sequence in view.sequences if self.is_at_rest(sequence)][:share])
+
+    def without_ending(self, view: DecodeView) -> DecodeView:
+        """Leave out sequences that end with the token in flight because it reaches their length limit."""
+        rows = (self.length[view.slots] - 1 <= view.last_computed).nonzero()[0]
+        if len(rows) == len(view.slots):
+            return view
+        return self.select([view.sequences[row] for row in rows.tolist()])
+
     def at(self, slot: Slot) -> SequenceState | None:
         """Return the sequence in a slot, None for a free one."""
         return self._by_slot[slot]

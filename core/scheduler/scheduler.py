@@ -80,14 +80,12 @@ class Scheduler:
         self.in_flight: deque[Step] = deque()
         self._make_kv = make_kv
         self._vectorized = vectorized
-        self._cost = StepCost() if cost is None else cost
-        self._advice: StepAdvice | None = None
+        cost = StepCost() if cost is None else cost
+        make_advice = advise if config.adaptive_drafts else None
+        advice: StepAdvice | None = None
         if config.num_speculative_tokens:
-            if advise is None or not config.adaptive_drafts:
-                self._advice = FixedAdvice(config)
-            else:
-                self._advice = advise(config, self._cost)
-        self._state = SchedulerState(config, make_kv(), policy, clock, self._cost, self._advice)
+            advice = FixedAdvice(config) if make_advice is None else make_advice(config, cost)
+        self._state = SchedulerState(config, make_kv(), policy, clock, cost, advice)
         if self._state.kv.states.can_roll_back:
             self.max_in_flight = 1
         elif self._state.kv.snapshots is not None:
@@ -99,9 +97,8 @@ class Scheduler:
         if not config.enable_chunked_prefill:
             # Without chunks a prompt has to fit into one step: a smaller budget would keep the longest prompts out forever.
             self._token_budget = max(self._token_budget, config.max_model_len)
-        self._mixed_budget = self._token_budget
-        if config.enable_chunked_prefill and config.max_num_mixed_batched_tokens:
-            self._mixed_budget = config.max_num_mixed_batched_tokens
+        num_mixed = config.max_num_mixed_batched_tokens if config.enable_chunked_prefill else 0
+        self._mixed_budget = num_mixed or self._token_budget
 
     @property
     def kv(self) -> KVManager:
@@ -303,16 +300,7 @@ class Scheduler:
     def _rebuild(self, guilty: SequenceState | None, error: Exception | None) -> StepOutputs:
         """Move all sequences to a new state with an empty cache; `guilty`, which caused `error`, ends instead."""
         state = self._state
-        fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost, self._advice)
-        fresh.stats = state.stats
-        fresh.drafts = state.drafts
-        fresh.step_clock, fresh.flex_cost = state.step_clock, state.flex_cost
-        fresh.stall = state.stall
-        fresh.kv.num_query_tokens = state.kv.num_query_tokens
-        fresh.kv.num_hit_tokens = state.kv.num_hit_tokens
-        fresh.kv.num_external_tokens = state.kv.num_external_tokens
-        # The worker may still have a sequence in any slot, so the next plan removes them all.
-        fresh.seats.put_back_removed(range(self.config.max_num_seqs))
+        fresh = state.renewed(self._make_kv())
         ended = state.take_reports()
         # In the policy's order, because the queue of a policy may keep the order of arrival without sorting.
         for sequence in sorted(state.roster, key=lambda live: live.order):

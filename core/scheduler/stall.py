@@ -9,9 +9,11 @@ Without `--max-stall-ms` neither of them exists.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from math import nan
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.api.stats import SchedulerStats
 from core.api.step_plan import Int32Array, StepPlan, StepResult
@@ -82,6 +84,21 @@ class PromptRoom:
         """Set the room that the decodes of `plan` leave: they are streams that wait for the step."""
         work = work_of(plan, len(plan.slots))
         self._left = self._limit_s - self._cost.predict(*work) * self._cost.margin
+
+    def fitting_decodes(
+        self, num_prompt: int, tokens: NDArray[np.int64], keys: NDArray[np.int64], least: int, *, is_flex: bool
+    ) -> int:
+        """Return how many decodes fit in a step with `num_prompt` prompt tokens; at least `least`.
+
+        tokens, keys: of the decodes up to and including each. is_flex: whether the first one is of the batch class.
+        """
+
+        def seconds(row: int) -> float:
+            return self._cost.predict(num_prompt, int(tokens[row]), int(keys[row]))
+
+        # Where one row alone takes longer, the others may add half of that: they cost little beside it.
+        limit = max(self._limit_s, 1.5 * seconds(0) * is_flex)
+        return least + bisect_right(range(least, len(keys)), limit, key=seconds)
 
     def chunk(self, start: int, num_tokens: int) -> int:
         """Return how many of `num_tokens` prompt tokens from position `start` on fit; at least one."""

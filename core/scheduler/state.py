@@ -73,9 +73,7 @@ class SchedulerState:
         self.recorder = Recorder(kv, clock)
         self._cost = cost
         self.flex_cost: StepCost | None = None
-        self.step_clock: StepClock | None = None
-        if config.learns_costs:
-            self.step_clock = StepClock(cost, clock)
+        self.step_clock = StepClock(cost, clock) if config.learns_costs else None
         self.stall: StallLimit | None = None
         if config.max_stall_s and self.step_clock is not None:
             self.stall = StallLimit(config.max_stall_s, config.max_num_seqs, self.stats, self.step_clock)
@@ -91,6 +89,17 @@ class SchedulerState:
         if not has_way_back:
             return 0
         return min(MOST_FORCED, self.config.num_speculative_tokens or MOST_FORCED)
+
+    def renewed(self, kv: KVManager) -> SchedulerState:
+        """Return a state without sequences, on an empty cache; counters, costs and the choice of drafts go on."""
+        fresh = SchedulerState(self.config, kv, self.policy, self.clock, self._cost, self.drafts.advice)
+        fresh.stats, fresh.drafts, fresh.stall = self.stats, self.drafts, self.stall
+        fresh.step_clock, fresh.flex_cost = self.step_clock, self.flex_cost
+        kv.num_query_tokens, kv.num_hit_tokens = self.kv.num_query_tokens, self.kv.num_hit_tokens
+        kv.num_external_tokens = self.kv.num_external_tokens
+        # The worker may still have a sequence in any slot, so the next plan removes them all.
+        fresh.seats.put_back_removed(range(self.config.max_num_seqs))
+        return fresh
 
     @property
     def waiting(self) -> WaitingQueue:
@@ -169,13 +178,9 @@ class SchedulerState:
         self.running.capacity[sequence.slot] = sequence.num_slots
         # Copies, because later steps append to the tables while this plan may still be in flight.
         tables = [table.copy() for table in sequence.block_ids]
+        output = sequence.output_token_ids
         new = NewSequence(
-            sequence.slot,
-            sequence.request,
-            sequence.output_token_ids,
-            sequence.num_computed_tokens,
-            tables,
-            sequence.max_length,
+            sequence.slot, sequence.request, output, sequence.num_computed_tokens, tables, sequence.max_length
         )
         plan.new.append(new)
 
@@ -259,6 +264,12 @@ class SchedulerState:
         if self.policy.charges and num_new > 0:
             sequence.num_charged_tokens += num_new
             self.policy.charge(sequence.request, 0, num_new)
+
+    def settle_all(self) -> None:
+        """Settle all that run: a fair policy orders its queue by what users have been charged, down to the newest token."""
+        if self.policy.charges:
+            for sequence in self.running.sequences:
+                self.settle(sequence)
 
     def expire(self) -> None:
         """End sequences that are past their deadline. O(1) when there are none."""

@@ -16,7 +16,7 @@ import uvloop
 
 from core_apis.server.loop_watch import LoopWatch, WatchedLoop, callback_name, innermost, loop_factory, watch_of
 from core_config.resolve import resolve
-from core_observers.loop_metrics import LoopCollector
+from core_observers.families.loop_metrics import LoopCollector
 
 
 class Clock:

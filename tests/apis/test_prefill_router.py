@@ -22,7 +22,7 @@ from core_frontend.kv_transfer import KVTransfer
 from core_frontend.quote.forecast import Ask, Interval
 from core_frontend.quote.link import FORGET_S, Link
 from core_frontend.request_terms import RequestTerms
-from core_observers.prefill_metrics import PrefillMetrics
+from core_observers.families.prefill_metrics import PrefillMetrics
 
 TICKET = {
     "do_remote_prefill": True,

@@ -10,9 +10,9 @@ from typing import Any
 
 from core import LLM, SamplingParams
 from core.engine.core import EngineCore
-from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS
 from core_observers.engine.audit.executor import AuditedExecutor
 from core_observers.engine.audit.observer import Audit
+from core_observers.families.audit_metrics import CLEAN, CLEAN_ANSWERS
 from tests.audit.faulty import FAULTS, Faulty
 
 

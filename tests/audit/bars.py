@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS
+from core_observers.families.audit_metrics import CLEAN, CLEAN_ANSWERS
 from tests.audit.audited import Audited, auditing, hit
 from tests.audit.faulty import FAULTS
 from tests.kv.conversations import checkpoint

@@ -12,8 +12,8 @@ import pytest
 from core.api.errors import EngineDeadError, UserError
 from core.api.stats import SchedulerStats
 from core_config.audit import audit_settings
-from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS, audits
 from core_observers.engine.audit.observer import MOST_MISMATCHES
+from core_observers.families.audit_metrics import CLEAN, CLEAN_ANSWERS, audits
 from core_observers.own_directory import own_directory
 from tests.apis.conftest import run_server
 from tests.apis.fake_engine import set_state

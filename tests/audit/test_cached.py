@@ -8,8 +8,8 @@ import pytest
 from core import LLM
 from core.api.specs import KVGroup
 from core.scheduler.sequence import SequenceState
-from core_observers.audit_metrics import CLEAN_ANSWERS
-from core_runtime.executor.kv_memory import KVMemory
+from core_observers.families.audit_metrics import CLEAN_ANSWERS
+from core_runtime.executor.cache.kv_memory import KVMemory
 from core_runtime.specs import kv_groups
 from tests.audit.repeating import SETTINGS, Engine
 from tests.inside import worker_of

@@ -9,9 +9,9 @@ from core import LLM, SamplingParams
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.scheduler.sequence import SequenceState
-from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS
 from core_observers.engine.audit.ended import REQUEST_ID
 from core_observers.engine.audit.observer import MOST_MISMATCHES
+from core_observers.families.audit_metrics import CLEAN, CLEAN_ANSWERS
 from tests.audit.faulty import Faulty, after, flipped
 from tests.audit.repeating import SETTINGS, Engine
 

@@ -9,8 +9,8 @@ import torch
 from core.api.kv_transfer import KVTransfers
 from core.api.specs import KVGroup
 from core_platforms.cpu.runtime import CpuPlatform
+from core_runtime.executor.cache.kv_memory import KVMemory
 from core_runtime.executor.device import Device
-from core_runtime.executor.kv_memory import KVMemory
 
 NUM_BLOCKS = 20
 SIZES = (5, 24, 12)

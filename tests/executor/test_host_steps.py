@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_host import BLOCK_SIZE, HostSteps
-from core_runtime.executor.forward import MIXED
+from core_runtime.executor.steps.recordable import MIXED
 
 SEQUENCES = 256
 LENGTH = 131072

@@ -11,9 +11,9 @@ from core.api.specs import KVGroup
 from core_kit.devices.fake_device import FakeCalls, Watch
 from core_platforms.cuda.graphs import Graphs
 from core_platforms.cuda.runtime import DeviceRuntime
-from core_runtime.executor import page_copies
+from core_runtime.executor.cache import page_copies
+from core_runtime.executor.cache.kv_memory import KVMemory
 from core_runtime.executor.device import Device
-from core_runtime.executor.kv_memory import KVMemory
 from core_runtime.layers.kernels import KernelSet
 
 NUM_BLOCKS = 40

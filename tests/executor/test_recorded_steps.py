@@ -8,8 +8,8 @@ import pytest
 from core import LLM, SamplingParams
 from core_kit.devices.fake_device import FakeCalls
 from core_platforms.cuda.graphs import Graphs
-from core_runtime.executor.forward import DECODE, HEAD, MIXED, VERIFY
 from core_runtime.executor.recorder import Recorder
+from core_runtime.executor.steps.recordable import DECODE, HEAD, MIXED, VERIFY
 from core_runtime.sampling import DRAWS
 from tests.executor.test_doubles import TORCH, double
 from tests.executor.test_gpu_steps import NGRAM, watched

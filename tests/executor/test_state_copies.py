@@ -5,7 +5,7 @@ import torch
 
 from core.api.specs import KVGroup
 from core.api.step_plan import StateCopy
-from core_runtime.executor.kv_memory import KVMemory
+from core_runtime.executor.cache.kv_memory import KVMemory
 
 
 class Host:

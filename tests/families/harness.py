@@ -19,8 +19,9 @@ from core_attention.torch_sdpa.backend import TorchSDPA
 from core_loaders.safetensors.loader import SafetensorsLoader
 from core_runtime.contracts import BatchView, Loader, QuantizationMethod
 from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.rotary import rotary_tables
 from core_runtime.layers.workspace import Workspace
-from core_runtime.models.decoder import Decoder, rotary_tables
+from core_runtime.models.decoder import Decoder
 from core_runtime.models.families import decoder_spec, weight_map
 from core_runtime.models.tensors.loading import WHOLE, WeightLoading
 from core_runtime.models.tensors.packing import Packing

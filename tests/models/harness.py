@@ -10,8 +10,9 @@ from core.api.step_limits import StepLimits
 from core_attention.torch_sdpa.backend import TorchSDPA
 from core_runtime.contracts import BatchView, Kernels, Loader, QuantizationMethod
 from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.rotary import rotary_tables
 from core_runtime.layers.workspace import Workspace
-from core_runtime.models.decoder import Decoder, rotary_tables
+from core_runtime.models.decoder import Decoder
 from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.families import decoder_spec
 from core_runtime.models.tensors.loading import WHOLE, WeightLoading

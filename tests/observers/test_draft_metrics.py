@@ -1,7 +1,7 @@
 """What a scrape tells of speculation."""
 
 from core.api.stats import SchedulerStats
-from core_observers.draft_metrics import drafts
+from core_observers.families.draft_metrics import drafts
 
 
 def test_an_engine_without_speculation_tells_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 from core import LLM
 from core.api.stats import SchedulerStats
 from core_observers.engine.recordings import Recordings
-from core_observers.recording_metrics import NAME, recordings
+from core_observers.families.recording_metrics import NAME, recordings
 from tests.executor.test_doubles import double
 from tests.executor.test_gpu_steps import ROOM, tokens
 

@@ -11,7 +11,7 @@ from core.api.errors import CoreError
 from core_platforms.cpu.experts import NativeExperts
 from core_platforms.cpu.kernels import NativeKernels
 from core_platforms.cpu.native_linear import NativeLinear
-from core_runtime.executor.forward import DECODE
+from core_runtime.executor.steps.recordable import DECODE
 from core_runtime.models.mlp import ExpertsMLP
 from tests.declared_models import DECLARED, FAMILIES, save_declared
 from tests.inside import worker_of

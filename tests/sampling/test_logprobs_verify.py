@@ -7,7 +7,7 @@ import pytest
 import torch
 from sampling.reference import Row, draw, sample_one, sequence
 
-from core_runtime.executor.prompt_scores import score_prompts
+from core_runtime.executor.answers.prompt_scores import score_prompts
 from core_runtime.sampling import Sampler, accept, prompt_logprobs
 from core_runtime.sampling.changes.host_logits import HostLogits
 

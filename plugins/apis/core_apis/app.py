@@ -169,23 +169,7 @@ def _context(
 ) -> ServingContext:
     tokenizer = engine.tokenizer
     own = read_template(server.chat_template, tokenizer.named_templates)
-    settings = settings_of(
-        model,
-        server,
-        tokenizer,
-        served_names_file=server.served_model_name_file,
-        most_prompts=engine.queue.request_limits(with_keys=bool(server.keys)),
-        max_num_queued_tokens=engine.queue.max_tokens,
-        max_grammar_size=engine.config.structured_outputs.max_grammar_size,
-        embedding_size=model.embedding_size,
-        pooling=model.pooling,
-        pair_template=own,
-        apis=server.apis,
-        adapters=engine.config.adapters is not None,
-        remembers=engine.config.cache.explains != "off",
-        media=media_of(engine.config),
-        keeps_edges=any(group.kind == "state" for group in engine.config.cache.groups),
-    )
+    settings = _settings(engine, server, model, own)
     io = io_settings(engine.config)
     preparer = Preparer(settings, tokenizer, None if io is None else IOPool(io))
     adapters = preparer.adapters = _adapters(engine, server, preparer.here.names)
@@ -231,6 +215,30 @@ def _context(
     )
 
 
+def _settings(
+    engine: ServingEngine, server: ServerConfig, model: ModelConfig, template: str | None
+) -> PreparationSettings:
+    """Return the settings with which this server prepares requests. template: the operator's own chat template."""
+    config = engine.config
+    return settings_of(
+        model,
+        server,
+        engine.tokenizer,
+        served_names_file=server.served_model_name_file,
+        most_prompts=engine.queue.request_limits(with_keys=bool(server.keys)),
+        max_num_queued_tokens=engine.queue.max_tokens,
+        max_grammar_size=config.structured_outputs.max_grammar_size,
+        embedding_size=model.embedding_size,
+        pooling=model.pooling,
+        pair_template=template,
+        apis=server.apis,
+        adapters=config.adapters is not None,
+        remembers=config.cache.explains != "off",
+        media=media_of(config),
+        keeps_edges=any(group.kind == "state" for group in config.cache.groups),
+    )
+
+
 def _metrics(
     engine: ServingEngine,
     server: ServerConfig,
@@ -271,7 +279,7 @@ def _followed(
 def _count_moves(engine: ServingEngine, metrics: ServerMetrics, model: ModelConfig) -> None:
     """Have the moves of a group counted; the module of their metrics is imported only if there is a group."""
     if engine.moves is not None:
-        from core_observers.move_metrics import MoveMetrics
+        from core_observers.families.move_metrics import MoveMetrics
 
         engine.moves.on_count = MoveMetrics(metrics.registry, PREFIX, model.served_names[0]).count
 
@@ -283,7 +291,7 @@ def _quotes(
     if not server.quotes:
         return None
     from core_apis.quotes import ServerQuotes
-    from core_observers.quote_metrics import QuoteMetrics
+    from core_observers.families.quote_metrics import QuoteMetrics
 
     return ServerQuotes(engine, QuoteMetrics(metrics.registry, PREFIX, model.served_names[0]))
 
@@ -295,7 +303,7 @@ def _prefill(
     if not server.prefill_servers:
         return None
     from core_apis.prefill.router import PrefillRouter
-    from core_observers.prefill_metrics import PrefillMetrics
+    from core_observers.families.prefill_metrics import PrefillMetrics
 
     own = PrefillMetrics(metrics.registry, PREFIX, model.served_names[0])
     return PrefillRouter(server.prefill_servers, quotes, own)

@@ -234,31 +234,44 @@ def document(
     for path, methods in made["paths"].items():
         known = operations[path]
         guarded = keys and access[path] != "public"
-        errors = {*ALWAYS, *known.errors}
-        if guards and access[path] == "operator":
-            errors.add(403)
-        if guarded:
-            errors.add(401)
-        responses = {"200": _success(known)}
-        for status in sorted(errors):
-            responses[str(status)] = _error(status, anthropic=known.anthropic)
+        responses = _responses(known, guarded=guarded, for_operator=guards and access[path] == "operator")
         for method, operation in methods.items():
-            operation["responses"] = responses
-            if method == "delete" and known.deletion is not None:
-                deleted = {"description": "The answer.", "content": _json(known.deletion)}
-                operation["responses"] = responses | {"200": deleted}
-            if method == "get" and known.listing is not None:
-                listed = {"description": "The answer.", "content": _json(known.listing)}
-                operation["responses"] = responses | {"200": listed}
-            elif known.body is not None:
-                operation["requestBody"] = {"required": True, "content": _json(known.body)}
-            elif known.form is not None:
-                content = {FORM: {"schema": {"$ref": SCHEMAS + known.form.__name__}}}
-                operation["requestBody"] = {"required": True, "content": content}
+            operation["responses"] = responses | _other_success(known, method)
+            body = _body(known, method)
+            if body is not None:
+                operation["requestBody"] = {"required": True, "content": body}
             if guarded:
                 operation["security"] = [{name: []} for name in KEY_SCHEMES]
     made["components"] = _components(operations, keys)
     return made
+
+
+def _responses(known: Operation, *, guarded: bool, for_operator: bool) -> dict[str, Any]:
+    """Return the answers of a path by status. guarded: whether it needs a key. for_operator: whether others are refused."""
+    errors = {*ALWAYS, *known.errors}
+    if for_operator:
+        errors.add(403)
+    if guarded:
+        errors.add(401)
+    responses = {"200": _success(known)}
+    for status in sorted(errors):
+        responses[str(status)] = _error(status, anthropic=known.anthropic)
+    return responses
+
+
+def _other_success(known: Operation, method: str) -> dict[str, Any]:
+    """Return the answer of a method that has one of its own, by status; empty for all others."""
+    struct = {"delete": known.deletion, "get": known.listing}.get(method)
+    return {} if struct is None else {"200": {"description": "The answer.", "content": _json(struct)}}
+
+
+def _body(known: Operation, method: str) -> dict[str, Any] | None:
+    """Return the content of a method's request body; None: it takes none."""
+    if method == "get" and known.listing is not None:
+        return None
+    if known.body is not None:
+        return _json(known.body)
+    return None if known.form is None else {FORM: {"schema": {"$ref": SCHEMAS + known.form.__name__}}}
 
 
 def _success(known: Operation) -> dict[str, Any]:
@@ -270,8 +283,7 @@ def _success(known: Operation) -> dict[str, Any]:
     else:
         content |= _json(known.answer)
     if known.chunk is not None:
-        told = _streamed(known.chunk)
-        content[EVENTS] = {"schema": {"type": "string", "description": told}}
+        content[EVENTS] = {"schema": {"type": "string", "description": _streamed(known.chunk)}}
     return {"description": "The answer.", "content": content}
 
 
@@ -305,8 +317,8 @@ def _components(operations: Mapping[str, Operation], keys: bool) -> dict[str, An
     responses = {}
     for shape, body in (("Error", ErrorBody), ("AnthropicError", MessagesError)):
         content = _json(body)
-        for status, told in STATUSES.items():
-            responses[f"{shape}{status}"] = {"description": told, "content": content}
+        for status, meaning in STATUSES.items():
+            responses[f"{shape}{status}"] = {"description": meaning, "content": content}
     components: dict[str, Any] = {"schemas": schemas, "responses": responses}
     if keys:
         components["securitySchemes"] = KEY_SCHEMES

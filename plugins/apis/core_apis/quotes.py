@@ -28,7 +28,7 @@ from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.quote.forecast import Ask, Forecast, Foretold, Interval
 from core_frontend.quote.seen_prefixes import SeenPrefixes
 from core_frontend.request_terms import RequestTerms
-from core_observers.quote_metrics import QuoteMetrics
+from core_observers.families.quote_metrics import QuoteMetrics
 
 logger = logging.getLogger("core_apis")
 

@@ -70,15 +70,11 @@ def engine_config(
     pooling: how hidden states become the answer; None: the model generates text.
     """
     plan = plan or NO_PLAN
-    served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
-    settings.derive("served_model_name", list(served), "the model as given")
     strategy = settings["safetensors_load_strategy"]
     plugins = _with_offload(plugin_choices(settings, registry, chosen, problems), plan)
     model = msgspec.structs.replace(
-        _model(settings, checkpoint, spec, served),
+        _model(settings, checkpoint, spec, plugins, registry),
         pooling=pooling,
-        reads_extra_args=_reads_extra_args(plugins, registry),
-        checks_params=bool(plugins.logits_processors),
         embedding_size=_embedding_size(settings, spec, pooling, problems),
     )
     return EngineConfig(
@@ -125,7 +121,12 @@ def _with_offload(plugins: PluginChoices, plan: MemoryPlan) -> PluginChoices:
     return msgspec.structs.replace(plugins, arguments=arguments)
 
 
-def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: tuple[str, ...]) -> ModelConfig:
+def _model(
+    settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, plugins: PluginChoices, registry: PluginRegistry
+) -> ModelConfig:
+    """Return the model's part, without what depends on pooling."""
+    served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
+    settings.derive("served_model_name", list(served), "the model as given")
     manifest = checkpoint.manifest
     generation = generation_defaults(manifest, settings["generation_config"], settings["override_generation_config"])
     return ModelConfig(
@@ -150,6 +151,8 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         implementation="transformers" if isinstance(spec, ModuleSpec) else "core",
         trust_remote_code=settings["trust_remote_code"],
         numerics=settings["numerics"],
+        reads_extra_args=_reads_extra_args(plugins, registry),
+        checks_params=bool(plugins.logits_processors),
     )
 
 

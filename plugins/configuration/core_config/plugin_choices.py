@@ -46,36 +46,36 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
     _add_settings(arguments, settings, is_sound=not problems)
     if settings["worker_cls"] != "auto":
         arguments[WORKER_CLASS] = {"cls": settings["worker_cls"]}
-        executor = chosen.name("executor")
-        if executor not in EXECUTORS:
-            names = f"{', '.join(EXECUTORS[:-1])} and {EXECUTORS[-1]}"
-            problems.append(
-                f"--worker-cls: only the executors {names} have such a worker, not {executor}; leave it out."
-            )
-    attention: dict[str, str] = {}
-    for kind in LAYER_KINDS:
-        name = chosen.name(f"attention.{kind}")
-        if name is not None:
-            attention[kind] = name
-    kernels = chosen.stages.get("kernels")
-    grammars = chosen.stages.get("grammar")
-    processors = chosen.stages.get("logits_processor")
-    connectors = chosen.stages.get("kv_connector")
+        problems += _worker_problems(chosen.name("executor"))
+    backends = {kind: chosen.name(f"attention.{kind}") for kind in LAYER_KINDS}
     return PluginChoices(
         loader=chosen.name("loader") or "",
         platform=chosen.name("platform") or "",
         quantization=chosen.name("quantization"),
-        kernels=kernels.selection.chosen if kernels is not None else (),
-        attention=attention,
+        kernels=_several(chosen, "kernels"),
+        attention={kind: name for kind, name in backends.items() if name is not None},
         speculative=chosen.name("speculative"),
         model=chosen.name("model"),
         arguments={key: value for key, value in arguments.items() if value},
         table=tuple(manifest.row for manifest in chosen.manifests()),
-        grammars=grammars.selection.chosen if grammars is not None else (),
-        logits_processors=processors.selection.chosen if processors is not None else (),
+        grammars=_several(chosen, "grammar"),
+        logits_processors=_several(chosen, "logits_processor"),
         executor=chosen.name("executor") or "",
-        kv_connectors=connectors.selection.chosen if connectors is not None else (),
+        kv_connectors=_several(chosen, "kv_connector"),
     )
+
+
+def _several(chosen: Chosen, kind: str) -> tuple[str, ...]:
+    """Return the names of a kind of which there may be several, in order."""
+    stage = chosen.stages.get(kind)
+    return () if stage is None else stage.selection.chosen
+
+
+def _worker_problems(executor: str | None) -> Iterator[str]:
+    """Yield a sentence if the chosen executor has no worker whose class may be given."""
+    if executor not in EXECUTORS:
+        names = f"{', '.join(EXECUTORS[:-1])} and {EXECUTORS[-1]}"
+        yield f"--worker-cls: only the executors {names} have such a worker, not {executor}; leave it out."
 
 
 def _add_settings(arguments: Arguments, settings: Settings, *, is_sound: bool) -> None:

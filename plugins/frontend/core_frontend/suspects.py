@@ -46,6 +46,10 @@ class Presence:
     num_deaths: int = 0
     weight: int = 0
 
+    def after(self, weight: int) -> Presence:
+        """Return it with one more death, of this weight."""
+        return Presence(self.num_deaths + 1, self.weight + weight)
+
 
 class Suspects:
     """The evidence against requests, known by their ids."""
@@ -73,18 +77,14 @@ class Suspects:
         enough = ENOUGH_FROM_OUTSIDE.get(cause, ENOUGH)
         is_alone = len(computed) == 1
         weight = ENOUGH if is_alone and cause not in ENOUGH_FROM_OUTSIDE else 1
-        self._presence = dict(before)
-        for name in suspected:
-            past = before.get(name, Presence())
-            self._presence[name] = Presence(past.num_deaths + 1, past.weight + weight)
+        self._presence = before | {name: before.get(name, Presence()).after(weight) for name in suspected}
         caught = [name for name in self._on_trial if name in suspected]
         self._on_trial = []
         self._searched = caught or [name for name in suspected if self._presence[name].weight >= enough]
-        if is_alone and len(self._searched) == 1:
-            (guilty,) = self._searched
-            if guilty in before and before[guilty].weight >= enough:
-                return self._convict(guilty)
-        return None
+        if not is_alone or len(self._searched) != 1:
+            return None
+        (guilty,) = self._searched
+        return self._convict(guilty) if before.get(guilty, Presence()).weight >= enough else None
 
     @property
     def searched(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
 from core.api.stats import SchedulerStats
-from core_observers import (
+from core_observers.families import (
     audit_metrics,
     draft_metrics,
     kv_metrics,
@@ -27,7 +27,7 @@ from core_observers import (
     step_metrics,
     work_metrics,
 )
-from core_observers.adapter_metrics import AdapterCollector, AdapterUse
+from core_observers.families.adapter_metrics import AdapterCollector, AdapterUse
 from core_observers.hidden_names import hidden_since, version_of
 from core_observers.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core_observers.shared_metrics import AskOthers, merged, page

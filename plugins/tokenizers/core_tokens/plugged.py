@@ -134,16 +134,21 @@ class PluggedBackend:
         unknown = sorted(set(own.named) - set(NAMED))
         if unknown:
             raise self.blame(f"named has {unknown}, expected some of {', '.join(NAMED)}")
+        self._check_control()
+        used = [*own.named.values(), *own.control.values(), *self.ends.before, *self.ends.after]
+        wrong = [index for index in (*used, *(self.ends.between or ())) if not self._is_id(index)]
+        if wrong:
+            raise self.blame(f"named, control or ends have {wrong[:3]}, expected ids below vocab_size {size}")
+
+    def _check_control(self) -> None:
+        """Check the spellings of control tokens. Raises PluginError."""
+        own = self.own
         if "" in own.control or not all(isinstance(text, str) for text in own.control):
             raise self.blame("control has a spelling that is no text or empty")
         if len(set(own.control.values())) != len(own.control):
             raise self.blame("control gives two spellings one id")
         if own.named.get("unk_token", -1) in own.control.values():
             raise self.blame("unk_token is among the control tokens, which no text gives")
-        used = [*own.named.values(), *own.control.values(), *self.ends.before, *self.ends.after]
-        wrong = [index for index in (*used, *(self.ends.between or ())) if not self._is_id(index)]
-        if wrong:
-            raise self.blame(f"named, control or ends have {wrong[:3]}, expected ids below vocab_size {size}")
 
     def _is_id(self, index: Any) -> bool:
         return isinstance(index, int) and not isinstance(index, bool) and 0 <= index < self.own.vocab_size

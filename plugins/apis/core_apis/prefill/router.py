@@ -30,7 +30,7 @@ from core_frontend.kv_transfer import KVTransfer
 from core_frontend.prompts.prompt_parser import MEDIA
 from core_frontend.quote.forecast import Ask
 from core_frontend.quote.link import Link
-from core_observers.prefill_metrics import PrefillMetrics
+from core_observers.families.prefill_metrics import PrefillMetrics
 
 WORTH_S: Final = 0.05
 """A prompt that takes less here is not sent away: a question and a ticket cost some milliseconds themselves."""

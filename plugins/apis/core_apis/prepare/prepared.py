@@ -206,6 +206,22 @@ class PreparedCompletion(msgspec.Struct):
     names: dict[str, str] = {}
 
 
+class AsCompletion(msgspec.Struct):
+    """A request that the engine runs as a completion, and whose answer has another form."""
+
+    completion: PreparedCompletion
+
+    @property
+    def chat(self) -> PreparedCompletion:
+        """Return the part that the engine runs."""
+        return self.completion
+
+    @property
+    def body(self) -> CompletionRequest:
+        """Return the equivalent body of a completion."""
+        return self.completion.body
+
+
 class PreparedPooling(msgspec.Struct, Generic[Pooled]):
     """Texts to pool, ready for the engine.
 

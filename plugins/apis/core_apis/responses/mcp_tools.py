@@ -37,6 +37,14 @@ def shown_tools(tool: Mapping[str, Any], servers: Sequence[ToolServer], place: s
 
     Raises RequestError.
     """
+    _check_fields(tool, place)
+    server = _server(tool.get("server_label"), servers, place)
+    allowed = _allowed(tool.get("allowed_tools"), server, place)
+    return server.label, [each for each in server.tools if allowed is None or each.name in allowed]
+
+
+def _check_fields(tool: Mapping[str, Any], place: str) -> None:
+    """Raise RequestError for a field that is unknown, or not served with its value."""
     for name, value in tool.items():
         if name in REFUSED and value:
             raise RequestError(
@@ -52,17 +60,19 @@ def shown_tools(tool: Mapping[str, Any], servers: Sequence[ToolServer], place: s
             "that it shows. Expected 'never', and allowed_tools to show fewer.",
             param="tools",
         )
-    label = tool.get("server_label")
-    server = next((each for each in servers if each.label == label), None)
-    if server is None:
-        known = [each.label for each in servers]
-        names = ", ".join(f"'{each}'" for each in known) or "none that has answered"
-        hint = nearest(label, known) if isinstance(label, str) else ""
-        raise RequestError(
-            f"{place}.server_label is {label!r}; the tool servers of this server are: {names}.{hint}", param="tools"
-        )
-    allowed = _allowed(tool.get("allowed_tools"), server, place)
-    return server.label, [each for each in server.tools if allowed is None or each.name in allowed]
+
+
+def _server(label: object, servers: Sequence[ToolServer], place: str) -> ToolServer:
+    """Return the server of this label. Raises RequestError if there is none."""
+    for server in servers:
+        if server.label == label:
+            return server
+    known = [each.label for each in servers]
+    names = ", ".join(f"'{each}'" for each in known) or "none that has answered"
+    hint = nearest(label, known) if isinstance(label, str) else ""
+    raise RequestError(
+        f"{place}.server_label is {label!r}; the tool servers of this server are: {names}.{hint}", param="tools"
+    )
 
 
 def _allowed(given: object, server: ToolServer, place: str) -> frozenset[str] | None:

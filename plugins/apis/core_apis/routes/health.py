@@ -10,7 +10,7 @@ from core_apis.body import json_response
 from core_apis.context import ServingContext, context_of
 from core_apis.engine_state import check_ready, check_recovered, holders_of, state_of
 from core_apis.protocol.operation import EngineDeath, HealthAnswer, VersionAnswer
-from core_observers.audit_metrics import num_mismatches
+from core_observers.families.audit_metrics import num_mismatches
 
 MADE_UP = "bench"
 """The KV connector whose blocks no model computed."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from core.api.errors import RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core_apis.body_kinds import BodyKind, json_of
 from core_apis.field_names import own_names
 from core_apis.prepare.amounts import check_amount, check_choices
 from core_apis.prepare.preparation import Preparation
-from core_apis.prepare.prepared import PreparedCompletion, Prompt
+from core_apis.prepare.prepared import AsCompletion, PreparedCompletion, Prompt
 from core_apis.protocol.completions import CompletionRequest
 from core_apis.scoring.forms import GenerativeScoringRequest, Text
 from core_frontend.api.sampling_fields import MOST_LISTED
@@ -26,26 +24,14 @@ NAMES: Final = {"prompt": "items", "max_tokens": "items", "logprob_token_ids": "
 """Names in errors of fields that these bodies lack."""
 
 
-class PreparedScoring(msgspec.Struct):
-    """Items to score, ready for the engine.
+class PreparedScoring(AsCompletion):
+    """Items to score, ready for the engine: the prompts of all items, as those of a completion.
 
-    completion: the prompts of all items, as those of a completion.
     labels: the label tokens. normalizes: whether their probabilities add up to 1.
     """
 
-    completion: PreparedCompletion
     labels: list[int]
     normalizes: bool
-
-    @property
-    def chat(self) -> PreparedCompletion:
-        """Return the part that the engine runs."""
-        return self.completion
-
-    @property
-    def body(self) -> CompletionRequest:
-        """Return the equivalent body of a completion."""
-        return self.completion.body
 
 
 def prepare_scoring(preparation: Preparation, body: GenerativeScoringRequest) -> PreparedScoring:

@@ -93,8 +93,7 @@ async def serve_requests(
     if not engine.is_running:
         died.set()
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
-    stop, hurry, death = watching
+    stop, hurry, death = watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
     watching_files = asyncio.ensure_future(watch_files())
     reading = asyncio.ensure_future(_read_weights(context, engine))
     learning = asyncio.ensure_future(_learn_costs(context))
@@ -193,7 +192,7 @@ def _watch_loop(context: ServingContext) -> None:
     watch = watch_of(asyncio.get_running_loop())
     if watch is None:
         return
-    from core_observers.loop_metrics import LoopCollector
+    from core_observers.families.loop_metrics import LoopCollector
     from core_observers.metrics import PREFIX
 
     context.metrics.registry.register(LoopCollector(PREFIX, context.model.served_names[0], watch))

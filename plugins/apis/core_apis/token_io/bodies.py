@@ -18,7 +18,7 @@ from core_apis.body_kinds import BodyKind, json_of
 from core_apis.openai_bodies import prepare_completion
 from core_apis.prepare.amounts import check_amount, check_choices
 from core_apis.prepare.preparation import Preparation
-from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, Prompt, WrittenAnswer
+from core_apis.prepare.prepared import AsCompletion, PreparedChat, PreparedCompletion, Prompt, WrittenAnswer
 from core_apis.protocol.chat import ChatRequest
 from core_apis.protocol.completions import CompletionRequest
 from core_apis.protocol.sampling import GenerationRequest, check_list
@@ -36,21 +36,10 @@ UNSERVED: Final = {
 LISTS: Final = ("stop", "stop_token_ids", "bad_words", "logit_bias", "extra_args")
 
 
-class PreparedTokens(msgspec.Struct):
-    """Token ids to continue, ready for the engine. completion: as a completion. asked: the body without its prompt."""
+class PreparedTokens(AsCompletion):
+    """Token ids to continue, ready for the engine. asked: the body without its prompt."""
 
-    completion: PreparedCompletion
     asked: GenerateRequest
-
-    @property
-    def chat(self) -> PreparedCompletion:
-        """Return the part that the engine runs."""
-        return self.completion
-
-    @property
-    def body(self) -> CompletionRequest:
-        """Return the equivalent body of a completion."""
-        return self.completion.body
 
 
 class ReadChat(msgspec.Struct):

@@ -61,15 +61,6 @@ def completion(words: list[str]) -> int:
 
 def collect(sections: Sequence[Section]) -> Words:
     """Collect the commands, flags and values of this installation. sections: help about all commands."""
-    commands: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for usage, text in [row for section in sections for row in section.rows]:
-        head, *rest = usage.split()
-        if head.startswith("-"):
-            continue
-        alternatives = rest[0].split("|") if rest else []
-        own = [word for word in alternatives if word.isalpha() and word.islower()]
-        first, inner = commands.get(head, (text, ()))
-        commands[head] = (first, (*inner, *own))
     registry = PluginRegistry()
     flags: list[Flag] = []
     for field in schema().fields.values():
@@ -84,7 +75,21 @@ def collect(sections: Sequence[Section]) -> Words:
                 flags += _flags(field, registry)
     groups = tuple(schema().titles)
     flags.append(Flag("--help", "Help, or a part of it.", ("all", "listgroup", "page", *groups), False))
-    return Words(commands, tuple(flags))
+    return Words(_commands(sections), tuple(flags))
+
+
+def _commands(sections: Sequence[Section]) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return the text and the inner commands of each command."""
+    commands: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for usage, text in [row for section in sections for row in section.rows]:
+        head, *rest = usage.split()
+        if head.startswith("-"):
+            continue
+        alternatives = rest[0].split("|") if rest else []
+        own = [word for word in alternatives if word.isalpha() and word.islower()]
+        first, inner = commands.get(head, (text, ()))
+        commands[head] = (first, (*inner, *own))
+    return commands
 
 
 def set_of(kind: str) -> list[str]:

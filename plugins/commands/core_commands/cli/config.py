@@ -18,9 +18,14 @@ SHOW = "core config show [MODEL] [ARGUMENTS] [--secrets]"
 
 def config_explain(words: list[str]) -> int:
     """Run `core config explain`; returns the exit code."""
+    return explain(words, EXPLAIN, "Every value with its origin and reason, plugins, and the memory plan.")
+
+
+def explain(words: list[str], usage: str, summary: str) -> int:
+    """Print the configuration with its reasons, or the help of the command; returns the exit code."""
     wanted = take_help(words)
     if wanted is not None:
-        show_engine_help(EXPLAIN, "Every value with its origin and reason, plugins, and the memory plan.", wanted)
+        show_engine_help(usage, summary, wanted)
         return 0
     from core_commands.cli.explain import explanation, print_explanation
 

@@ -17,7 +17,6 @@ from core.commands.words import refuse_words, take_help, take_switch, take_value
 from core.plugin.listing import Listed, listing
 from core.plugin.registry import PluginRegistry
 from core.plugin.words import matching, unknown
-from core_commands.cli.options import parse_engine_arguments, show_engine_help
 from core_commands.cli.plugin.help import own_arguments
 
 ARGUMENT = ("flag", "type", "help")
@@ -59,22 +58,9 @@ def _print_detail(detail: dict[str, Any]) -> None:
 
 def plugins_explain(words: list[str]) -> int:
     """Run `core plugins explain`; returns the exit code."""
-    wanted = take_help(words)
-    if wanted is not None:
-        show_engine_help(EXPLAIN, "What `core serve` would use with these arguments, and why.", wanted)
-        return 0
-    as_json = take_switch(words, "--json")
-    from core_commands.cli.explain import explanation, print_explanation
-    from core_config.resolve import resolve
+    from core_commands.cli.config import explain
 
-    parsed = parse_engine_arguments(words)
-    resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
-    resolution.warnings[:0] = parsed.warnings
-    if as_json:
-        print_json(explanation(resolution))
-    else:
-        print_explanation(resolution)
-    return 0
+    return explain(words, EXPLAIN, "What `core serve` would use with these arguments, and why.")
 
 
 def _details(item: Listed) -> dict[str, Any]:

@@ -130,9 +130,13 @@ async def _verdict(engine: "ReplayEngine", question: Question) -> "Verdict":
     if verdict is not None:
         return verdict
     num_tokens = sum(len(tokens) for one in computed for _, tokens, _ in one.answers)
+    return Verdict(EQUAL, f"Equal to the bit: {num_tokens} tokens{_doubt(question)}.")
+
+
+def _doubt(question: Question) -> str:
+    """Return what weakens an equal answer; empty: nothing does."""
     kinds = {receipt.weights.kind for receipt, _ in question.receipts}
-    doubt = "" if kinds == {"whole"} else " (the weights were only sampled when it was issued)"
-    return Verdict(EQUAL, f"Equal to the bit: {num_tokens} tokens{doubt}.")
+    return "" if kinds == {"whole"} else " (the weights were only sampled when it was issued)"
 
 
 def _other_engine(question: Question, issuer: "ReceiptIssuer", digest: "WeightsDigest") -> "Verdict | None":

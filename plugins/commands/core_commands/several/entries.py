@@ -6,7 +6,7 @@ Called by: `core_commands.several.launch`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,22 +96,24 @@ def read_entries(parsed: Parsed, problems: list[str]) -> list[ModelEntry]:
     if len(settings) > MOST_MODELS:
         problems.append(f"{len(settings)} models; expected at most {MOST_MODELS} behind one address.")
         return []
-    if len(settings) > 1:
-        problems += [
-            f"{flag_of(name)}: two models cannot share it; give each its own in a file: --models FILE."
-            for name in (*[name for name in OF_ONE_MODEL if shared.get(name) is not None], *_listening(shared))
-        ]
-    refused = [name for name in NOT_HERE if any(each.get(name) is not None for each in (shared, *settings))]
-    problems += [
-        f"{flag_of(name)}: not with several models behind one address; serve that model by a command of its own."
-        for name in refused
-    ]
+    problems += _not_shared(shared, settings)
     if problems:
         return []
     entries = [_resolved({**shared, **each}, timeout, problems) for each in settings]
     found = [entry for entry in entries if entry is not None]
     _check_names(found, problems)
     return found
+
+
+def _not_shared(shared: Mapping[str, Any], settings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for each argument that models cannot share, or that is of a server with one model. settings: of each."""
+    alone = [name for name in OF_ONE_MODEL if shared.get(name) is not None] if len(settings) > 1 else []
+    listening = _listening(shared) if len(settings) > 1 else []
+    for name in (*alone, *listening):
+        yield f"{flag_of(name)}: two models cannot share it; give each its own in a file: --models FILE."
+    for name in NOT_HERE:
+        if any(each.get(name) is not None for each in (shared, *settings)):
+            yield f"{flag_of(name)}: not with several models behind one address; serve that model by a command of its own."
 
 
 def _listening(shared: Mapping[str, Any]) -> list[str]:

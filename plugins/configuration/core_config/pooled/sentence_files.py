@@ -132,20 +132,23 @@ def _take_normalize(found: SentenceFiles, folder: Path) -> None:
     found.normalize = True
 
 
+def _modes(config: Mapping[str, Any]) -> list[str]:
+    """Return the modes of pooling of a file, by name or by flag."""
+    named = config.get("pooling_mode")
+    if isinstance(named, str):
+        return [named]
+    if isinstance(named, list):
+        return [str(mode) for mode in named]
+    modes = [mode for flag, mode in FLAGS.items() if config.get(flag) is True]
+    unknown = [key for key, value in config.items() if key.startswith("pooling_mode_") and value and key not in FLAGS]
+    return modes + unknown
+
+
 def _take_pooling(found: SentenceFiles, folder: Path) -> None:
     """Read the modes of pooling that a file names or switches on."""
     path = folder / "config.json"
     config = _object(path)
-    named = config.get("pooling_mode")
-    if isinstance(named, str):
-        modes = [named]
-    elif isinstance(named, list):
-        modes = [str(mode) for mode in named]
-    else:
-        modes = [mode for flag, mode in FLAGS.items() if config.get(flag) is True]
-        modes += [
-            key for key, value in config.items() if key.startswith("pooling_mode_") and value and key not in FLAGS
-        ]
+    modes = _modes(config)
     if config.get("include_prompt") is False:
         raise CheckpointError(f"{path}: include_prompt is false, which is not served: every token of a text counts.")
     kinds = [KINDS[mode] for mode in modes if mode in KINDS]

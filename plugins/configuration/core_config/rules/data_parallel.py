@@ -6,6 +6,7 @@ construction of the configuration.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from core.args.schema import flag_of
@@ -147,36 +148,44 @@ def groups_share_out_processors(facts: Facts) -> Findings:
 def groups_hand_over_among_themselves(facts: Facts) -> Findings:
     """The engines of a group hand running requests to one another; every other role is of one engine with an address."""
     size = facts["data_parallel_size"]
-    is_group = size > 1 and (facts["data_parallel_rank"] is None or facts[MULTI_PORT])
-    named = [connector.arguments or {} for connector in named_connectors(facts.settings).connectors]
-    for arguments in (each for each in named if is_group and each.get("role")):
-        apart = "start one command for each engine, with --data-parallel-rank"
-        group = f"the engines of --data-parallel-size {size}"
-        role, port = arguments["role"], str(arguments.get("listen", "")).rpartition(":")[2]
-        has_others = facts.is_headless or waits_for_others(facts)
-        if facts[MULTI_PORT] or facts["data_parallel_backend"] == "ray":
-            yield Problem(
-                f"--data-parallel-size {size}: an engine with a kv_role or --kv-peers has an address of its own, and those of "
-                "several servers, or that Ray starts, do not know one another's; start one command for each engine, with "
-                "--data-parallel-rank."
-            )
-        elif role != BOTH:
-            yield Problem(f"kv_role {role}: {group} hand requests to one another, which needs {BOTH}; {apart}.")
-        elif has_others and not arguments.get("peers"):
-            yield Problem(
-                f"kv_role {role}: {group} that other commands start are reached at addresses of their own; name all of them "
-                "with --kv-peers HOST:PORT, or leave kv_role out, so that running requests are computed again where they move."
-            )
-        elif arguments.get("peers") and not has_others:
-            yield Problem(f"--kv-peers: {group} are one another's peers; leave it out, or {apart}.")
-        elif arguments.get("load_failure") == "fail":
-            yield Problem(
-                f"kv_load_failure_policy fail: {group} compute again what they cannot hand over; leave it out, or {apart}."
-            )
-        elif port.isdigit() and int(port) + num_engines(facts) - 1 > LAST_PORT:
-            yield Problem(
-                f"kv_port {port}: {group} listen at {num_engines(facts)} ports from it on, up to {LAST_PORT}."
-            )
+    if size <= 1 or (facts["data_parallel_rank"] is not None and not facts[MULTI_PORT]):
+        return
+    for connector in named_connectors(facts.settings).connectors:
+        arguments = connector.arguments or {}
+        problem = _why_no_group(facts, arguments) if arguments.get("role") else None
+        if problem is not None:
+            yield Problem(problem)
+
+
+def _why_no_group(facts: Facts, arguments: Mapping[str, Any]) -> str | None:
+    """Return why the engines of a command cannot share a role; None: they can. arguments: of the connector that has it."""
+    size = facts["data_parallel_size"]
+    if facts[MULTI_PORT] or facts["data_parallel_backend"] == "ray":
+        return (
+            f"--data-parallel-size {size}: an engine with a kv_role or --kv-peers has an address of its own, and those of "
+            "several servers, or that Ray starts, do not know one another's; start one command for each engine, with "
+            "--data-parallel-rank."
+        )
+    apart = "start one command for each engine, with --data-parallel-rank"
+    group = f"the engines of --data-parallel-size {size}"
+    role, port = arguments["role"], str(arguments.get("listen", "")).rpartition(":")[2]
+    if role != BOTH:
+        return f"kv_role {role}: {group} hand requests to one another, which needs {BOTH}; {apart}."
+    has_others = facts.is_headless or waits_for_others(facts)
+    if has_others and not arguments.get("peers"):
+        return (
+            f"kv_role {role}: {group} that other commands start are reached at addresses of their own; name all of them "
+            "with --kv-peers HOST:PORT, or leave kv_role out, so that running requests are computed again where they move."
+        )
+    if arguments.get("peers") and not has_others:
+        return f"--kv-peers: {group} are one another's peers; leave it out, or {apart}."
+    if arguments.get("load_failure") == "fail":
+        return (
+            f"kv_load_failure_policy fail: {group} compute again what they cannot hand over; leave it out, or {apart}."
+        )
+    if port.isdigit() and int(port) + num_engines(facts) - 1 > LAST_PORT:
+        return f"kv_port {port}: {group} listen at {num_engines(facts)} ports from it on, up to {LAST_PORT}."
+    return None
 
 
 def logs_are_of_several(facts: Facts) -> Findings:

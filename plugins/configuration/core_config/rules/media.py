@@ -5,6 +5,7 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from core.args.schema import flag_of, schema
@@ -111,14 +112,19 @@ OF_MODALITIES = {
 """Argument → modalities that it concerns."""
 
 
+def _without_use(taken: Sequence[str], *, hears: bool) -> list[str]:
+    """Return the arguments that concern other modalities than those that a model takes. hears: whether it transcribes."""
+    names = [name for name, needs in OF_MODALITIES.items() if set(needs).isdisjoint(taken)]
+    return [*names, *OF_PROMPTS] if hears else names
+
+
 def settings_fit_the_medium(facts: Facts) -> Findings:
     """Arguments concern modalities that the model takes."""
     if facts.manifest is None:
         return
     hears = transcribes(facts.manifest)
     taken = ["audio"] if hears else list(modalities_of(facts.manifest.config))
-    idle = [name for name, needs in OF_MODALITIES.items() if facts.given(name) and not set(needs) & set(taken)]
-    idle += [name for name in OF_PROMPTS if hears and facts.given(name)]
+    idle = [name for name in _without_use(taken, hears=hears) if facts.given(name)]
     if not hears and why_not(facts.settings, str(facts["model"]), facts.manifest):
         return
     nouns = " and ".join(f"{NOUNS[name]}s" for name in taken)

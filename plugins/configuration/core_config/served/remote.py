@@ -6,6 +6,7 @@ Called by: the server's settings, API server and engine server.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from core.api.errors import ConfigError, UserError
@@ -34,7 +35,6 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
         )
         return None
     key_file = merged.value("engine_key_file")
-    on_ray = merged.value("data_parallel_backend") == "ray"
     settings = RemoteSettings(
         role="engine" if is_engine else "api_server",
         address=merged.value("data_parallel_address") or DEFAULT_ADDRESS,
@@ -43,19 +43,27 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
         patience_s=merged.value("engine_connect_timeout"),
         group_size=merged.value("data_parallel_size"),
         num_own=0 if is_engine else local,
-        on_ray=on_ray,
+        on_ray=merged.value("data_parallel_backend") == "ray",
     )
+    problems += _key_problems(settings)
+    return settings
+
+
+def _key_problems(settings: RemoteSettings) -> Sequence[str]:
+    """Return sentences about a key that cannot be read, or that is missing where other machines reach the address."""
     if settings.key_file is not None:
         try:
             read_secret(settings.key_file)
         except ConfigError as error:
-            problems += error.problems
-    elif not is_loopback(settings.address) and (is_engine or not on_ray):
-        problems.append(
-            f"--data-parallel-address {settings.address}: other machines reach it, so whoever does could pass for an engine "
-            "and read all prompts; give API server and engine the same --engine-key-file, or use 127.0.0.1."
-        )
-    return settings
+            return error.problems
+        return ()
+    # Engines that Ray starts get the address and a key from their server.
+    if is_loopback(settings.address) or (settings.on_ray and settings.role == "api_server"):
+        return ()
+    return (
+        f"--data-parallel-address {settings.address}: other machines reach it, so whoever does could pass for an engine "
+        "and read all prompts; give API server and engine the same --engine-key-file, or use 127.0.0.1.",
+    )
 
 
 def refuse_remote(server: ServerConfig) -> None:

@@ -87,11 +87,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     keys, admin_keys = _keys(merged, problems)
     public_prompts = merged.value("public_prompt") or []
     problems += [f"--public-prompt {path}: no such file." for path in public_prompts if not _is_file(path)]
-    for name in ("request_journal", "record_traffic"):
-        if merged.value(name) is not None and merged.value("api_server_count") > 1:
-            problems.append(
-                f"{flag_of(name)}: one process writes it, and --api-server-count asks for several; leave one of them out."
-            )
+    problems += _written_by_several(merged)
     problems += _quote_problems(merged)
     problems += prefill_problems(merged)
     problems += tool_server_problems(merged)
@@ -123,6 +119,17 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         template=template_settings(merged, problems),
         **values,
     )
+
+
+def _written_by_several(merged: Merged) -> list[str]:
+    """Return a sentence for each file that one process writes where there are several."""
+    if merged.value("api_server_count") <= 1:
+        return []
+    return [
+        f"{flag_of(name)}: one process writes it, and --api-server-count asks for several; leave one of them out."
+        for name in ("request_journal", "record_traffic")
+        if merged.value(name) is not None
+    ]
 
 
 def _names_file(given: str | None, problems: list[str]) -> str | None:

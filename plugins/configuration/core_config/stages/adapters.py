@@ -29,11 +29,7 @@ def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec) -> int:
     """
     if not settings["enable_lora"] or not isinstance(spec, DecoderSpec):
         return 0
-    kernels = chosen.stages.get("kernels")
-    providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
-    padded = next((one for one in providers if "rank_multiple" in one), None)
-    ranks = 1 if padded is None else int(padded["rank_multiple"])
-    outputs = 1 if padded is None else int(padded.get("row_multiple", 1))
+    ranks, outputs = _multiples(chosen)
     dtype = settings["dtype"] if settings["lora_dtype"] == "auto" else settings["lora_dtype"]
     targets = settings["lora_target_modules"] or ()
     total = 0
@@ -44,6 +40,16 @@ def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec) -> int:
         state for state in whole_modules(spec) if len(state.shape) == MATRIX and _is_allowed(state.module, targets)
     ]
     return total * ITEM_BYTES[dtype] + sum(math.prod(state.shape) for state in whole) * ITEM_BYTES["float32"]
+
+
+def _multiples(chosen: Chosen) -> tuple[int, int]:
+    """Return the multiples to which the chosen kernels pad ranks and outputs."""
+    kernels = chosen.stages.get("kernels")
+    providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
+    for one in providers:
+        if "rank_multiple" in one:
+            return int(one["rank_multiple"]), int(one.get("row_multiple", 1))
+    return 1, 1
 
 
 def _allowed(parts: Sequence[LayerSpec], targets: Sequence[str]) -> list[LayerSpec]:

@@ -57,22 +57,35 @@ def role_arguments(
     """
     said = {name: settings[name] for name in ARGUMENTS if settings.user_set(name)}
     keys = _given(values)
-    says_both = set(keys) <= {"kv_role"} and keys.get("kv_role", BOTH) == BOTH
+    if not (always or said or _ask_for_a_role(keys, own, settings)):
+        return dict(own)
+    found = _arguments_of(keys, said, own, flag)
+    for name, (value, written) in found.items():
+        if name in own and own[name] != value:
+            problems.append(f"{written}: the connector's own {name} {own[name]} says otherwise; leave one out.")
+    return {**own, **{name: value for name, (value, _) in found.items()}}
+
+
+def _ask_for_a_role(keys: Mapping[str, Any], own: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether keys in vLLM's form say anything that only a role uses. own: arguments of the connector itself."""
+    if set(keys) - {"kv_role"} or keys.get("kv_role", BOTH) != BOTH:
+        return True
     # The engines of a group hand requests to one another; of one engine kv_both alone says nothing, as vLLM's examples have it.
     is_group = settings["data_parallel_size"] > 1 and settings["data_parallel_rank"] is None
-    shares = not {"listen", "peers"}.isdisjoint(own)
-    if not always and not said and says_both and (shares or not (keys and is_group)):
-        return dict(own)
+    return bool(keys) and is_group and {"listen", "peers"}.isdisjoint(own)
+
+
+def _arguments_of(
+    keys: Mapping[str, Any], said: Mapping[str, Any], own: Mapping[str, Any], flag: str
+) -> dict[str, tuple[Any, str]]:
+    """Return the arguments of a role: name → (value, what the user wrote for it)."""
     role = keys.get("kv_role", BOTH)
     found: dict[str, tuple[Any, str]] = {"role": (role, f"{flag}.kv_role {role}")}
     found |= {ARGUMENTS[name]: (value, f"{flag_of(name)} {value}") for name, value in said.items()}
     found |= {KEYS[name]: (keys[name], f"{flag}.{name} {keys[name]}") for name in KEYS if name in keys}
     if role != CONSUMER and ("listen" not in own or {"kv_ip", "kv_port"} & set(keys)):
         found["listen"] = _place(keys, flag)
-    for name, (value, written) in found.items():
-        if name in own and own[name] != value:
-            problems.append(f"{written}: the connector's own {name} {own[name]} says otherwise; leave one out.")
-    return {**own, **{name: value for name, (value, _) in found.items()}}
+    return found
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,46 +133,94 @@ def with_own_config(settings: Settings) -> set[str]:
     return {normalize(name) for name in settings["kv_connectors"]}
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A connector in vLLM's form.
+
+    name:    vLLM's name for it.
+    values:  its keys.
+    flag:    what precedes the names of its keys in messages.
+    is_part: whether it is a part of `multi`.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    flag: str
+    is_part: bool
+
+    @property
+    def own(self) -> Any:
+        """The arguments of the connector itself."""
+        return self.values.get(OWN) or {}
+
+    @property
+    def prefix(self) -> str:
+        """What precedes the names of its own arguments in messages."""
+        return f"{self.flag}.{OWN}"
+
+    @property
+    def said(self) -> str:
+        """The key that names it, as the user writes it."""
+        return f"{self.flag}.kv_connector {self.name}"
+
+
 def _read(values: Mapping[str, Any], flag: str, found: NamedConnectors, *, is_part: bool = False) -> None:
     """Read one connector in vLLM's form. flag: what precedes the names of its keys in messages."""
     name = values.get("kv_connector")
     if name is None:
         found.problems.append(f"{flag}: names no connector; expected {flag}.kv_connector NAME.")
         return
-    said = f"{flag}.kv_connector {name}"
+    given = _Given(name, values, flag, is_part)
     why = foreign.refused_value(NAME, name)
-    own = values.get(OWN) or {}
-    prefix = f"{flag}.{OWN}"
     if why:
-        found.problems.append(f"{said}: {why.removesuffix('; ')}.")
+        found.problems.append(f"{given.said}: {why.removesuffix('; ')}.")
     elif normalize(name) in OFFLOADING:
-        _read_tiers(underscored(own), said, prefix, found)
-        found.problems += without_role(values, name, flag, loads=True)
-        if values.get(POLICY) == "fail":
-            found.tiers["load_failure"] = "fail"
-            found.tiers_flag = prefix
-            if "disk_path" not in underscored(own):
-                needed = f"needs {prefix}.disk_path DIRECTORY, since host memory is never waited for"
-                found.problems.append(f"{flag}.{POLICY} fail: {needed}; or leave it out.")
+        _read_offloading(given, found)
     elif normalize(name) in FILES:
-        renamed = {
-            "directory" if key == "shared_storage_path" else key: value for key, value in underscored(own).items()
-        }
-        if "directory" not in renamed:
-            found.problems.append(f"{said}: needs {prefix}.shared_storage_path DIRECTORY.")
-        found.problems += without_role(values, name, flag, loads=True)
-        found.connectors.append(NamedConnector("file", said, _with_policy(renamed, values), prefix, is_part))
+        _read_files(given, found)
     elif normalize(name) in SEVERAL:
-        _read_parts(own, prefix, found)
+        _read_parts(given.own, given.prefix, found)
     else:
-        keys = RENAMED.get(normalize(name), {})
-        own = {keys.get(key, key): value for key, value in own.items()}
-        name = ALIASES.get(normalize(name), name)
-        loads = normalize(name) in SHARED
-        if normalize(name) not in HANDS_ON or is_part:
-            found.problems += without_role(values, name, flag, loads=loads)
-        own = _with_policy(own, values) if loads else own
-        found.connectors.append(NamedConnector(name, said, own, prefix, is_part))
+        _read_other(given, found)
+
+
+def _read_offloading(given: _Given, found: NamedConnectors) -> None:
+    """Read one of vLLM's connectors to host memory and disk."""
+    own = underscored(given.own)
+    _read_tiers(own, given.said, given.prefix, found)
+    found.problems += without_role(given.values, given.name, given.flag, loads=True)
+    if given.values.get(POLICY) != "fail":
+        return
+    found.tiers["load_failure"] = "fail"
+    found.tiers_flag = given.prefix
+    if "disk_path" not in own:
+        needed = f"needs {given.prefix}.disk_path DIRECTORY, since host memory is never waited for"
+        found.problems.append(f"{given.flag}.{POLICY} fail: {needed}; or leave it out.")
+
+
+def _read_files(given: _Given, found: NamedConnectors) -> None:
+    """Read vLLM's example connector, which is `file` here."""
+    own = underscored(given.own)
+    renamed = {"directory" if key == "shared_storage_path" else key: value for key, value in own.items()}
+    if "directory" not in renamed:
+        found.problems.append(f"{given.said}: needs {given.prefix}.shared_storage_path DIRECTORY.")
+    found.problems += without_role(given.values, given.name, given.flag, loads=True)
+    _add("file", _with_policy(renamed, given.values), given, found)
+
+
+def _read_other(given: _Given, found: NamedConnectors) -> None:
+    """Read a connector that is a plugin here, by its own name or vLLM's."""
+    keys = RENAMED.get(normalize(given.name), {})
+    own = {keys.get(key, key): value for key, value in given.own.items()}
+    name = ALIASES.get(normalize(given.name), given.name)
+    loads = normalize(name) in SHARED
+    if normalize(name) not in HANDS_ON or given.is_part:
+        found.problems += without_role(given.values, name, given.flag, loads=loads)
+    _add(name, _with_policy(own, given.values) if loads else own, given, found)
+
+
+def _add(plugin: str, own: Mapping[str, Any], given: _Given, found: NamedConnectors) -> None:
+    found.connectors.append(NamedConnector(plugin, given.said, own, given.prefix, given.is_part))
 
 
 def _with_policy(own: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

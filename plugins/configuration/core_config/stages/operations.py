@@ -78,16 +78,8 @@ def computed(
 def _kernels_row(
     name: str, query: KernelQuery, providers: Sequence[Manifest], known: dict[str, Manifest], settings: Settings
 ) -> Computed:
-    serving = [manifest for manifest in providers if serves(manifest, query)]
-    first = given_order(settings).get(name, ())
-    by_name = {manifest.row.name: manifest for manifest in serving}
-    for chosen in first:
-        if chosen in TORCH_NAMES:
-            serving = []
-            break
-        if chosen in by_name:
-            serving = [by_name[chosen], *(one for one in serving if one is not by_name[chosen])]
-            break
+    able = [manifest for manifest in providers if serves(manifest, query)]
+    serving = _in_given_order(able, given_order(settings).get(name, ()))
     more = [manifest for manifest in known.values() if manifest not in providers and serves(manifest, query)]
     others = tuple(f"{other.row.name} ({_same_bits(other, settings)})" for other in (*serving[1:], *more))
     if serving:
@@ -95,6 +87,17 @@ def _kernels_row(
     if name == SAMPLING:
         return Computed((name,), HOST, "yes", others)
     return Computed((name,), TORCH, "yes" if settings["numerics"] == "reference" else "no", others)
+
+
+def _in_given_order(serving: Sequence[Manifest], names: Sequence[str]) -> list[Manifest]:
+    """Return the providers of an operation with the first one that the user names in front; none where that is torch."""
+    by_name = {manifest.row.name: manifest for manifest in serving}
+    for name in names:
+        if name in TORCH_NAMES:
+            return []
+        if name in by_name:
+            return [by_name[name], *(one for one in serving if one is not by_name[name])]
+    return list(serving)
 
 
 def _attention_rows(

@@ -49,16 +49,15 @@ STEPS_HELD = 2
 
 def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> MemoryPlan:
     """Return the plan, with the longest context that fits. Raises UserError."""
-    settings, facts, chosen = attempt.settings, attempt.facts, attempt.chosen
+    settings, facts, chosen, draft = attempt.settings, attempt.facts, attempt.chosen, attempt.draft
     block_size, ranks = settings["block_size"], settings["tensor_parallel_size"]
     scheduler = scheduler_config(settings)
-    draft = attempt.draft
     placement = placement_of(settings)
     mixers = part_of(spec, ranks, placement).mixers
     if draft is not None:
         mixers = mixers + draft.mixers
     layer_dtypes = _layer_dtypes(settings, spec, len(mixers))
-    # Tokens of a block that a rank stores. More ranks than a block has tokens are a problem that a rule has told.
+    # Tokens of a block that a rank stores. A rule has refused more ranks than a block has tokens.
     piece = max(1, block_size // settings["decode_context_parallel_size"])
     groups = _planned_groups(attempt, spec, mixers, layer_dtypes, piece)
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
@@ -69,15 +68,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     limits = step_limits(scheduler, spec.vocab_size, _logits_bytes(attempt))
     proposer, of_draft, workspace = _planned_draft(attempt, checkpoint, limits)
     workspace += _workspace(attempt, spec, limits)
-    kept = list(layer_dtypes) or [settings["kv_cache_dtype"]] * len(mixers)
-    of_model = len(mixers) - (0 if draft is None else len(draft.mixers))
-    workspace += ranks * _chosen_keys_bytes(chosen, mixers[:of_model], kept[:of_model], limits)
-    if draft is not None and draft.decoder is not None:
-        workspace += ranks * _chosen_keys_bytes(draft.chosen, mixers[of_model:], kept[of_model:], of_draft)
-    if ranks > 1:
-        workspace += ranks * outputs_bytes(spec, placement, limits)
-    if piece < block_size:
-        workspace += ranks * _gathered_bytes(settings, mixers, piece)
+    workspace += ranks * _all_chosen_keys(attempt, mixers, layer_dtypes, limits, of_draft)
+    workspace += ranks * (outputs_bytes(spec, placement, limits) if ranks > 1 else 0)
+    workspace += ranks * (_gathered_bytes(settings, mixers, piece) if piece < block_size else 0)
     offload = _planned_offload(attempt, checkpoint, spec)
     facts.offloaded_bytes = offload.host
     facts.weights_bytes = (weights - offload.host + offload.slots + proposer) // settings["nnodes"]
@@ -116,6 +109,19 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     return replace(plan, max_model_len=settings["max_model_len"])
 
 
+def _all_chosen_keys(
+    attempt: Attempt, mixers: Sequence[MixerSpec], layer_dtypes: Sequence[str], limits: StepLimits, of_draft: StepLimits
+) -> int:
+    """Return the bytes of chosen keys of a rank, of the target and of its draft. mixers: of both, the target's first."""
+    draft = attempt.draft
+    kept = list(layer_dtypes) or [attempt.settings["kv_cache_dtype"]] * len(mixers)
+    of_model = len(mixers) - (0 if draft is None else len(draft.mixers))
+    found = _chosen_keys_bytes(attempt.chosen, mixers[:of_model], kept[:of_model], limits)
+    if draft is not None and draft.decoder is not None:
+        found += _chosen_keys_bytes(draft.chosen, mixers[of_model:], kept[of_model:], of_draft)
+    return found
+
+
 def _planned_groups(
     attempt: Attempt, spec: ModelSpec, mixers: Sequence[MixerSpec], layer_dtypes: Sequence[str], piece: int
 ) -> tuple[KVGroup, ...]:
@@ -152,7 +158,7 @@ def _lenders(spec: ModelSpec, attempt: Attempt) -> dict[int, int]:
 
 def _planned_offload(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> PlannedOffload:
     """Return what lies in host memory. Raises UserError."""
-    if not isinstance(spec, DecoderSpec):  # layers of transformers keep their weights, as a rule has told
+    if not isinstance(spec, DecoderSpec):  # layers of transformers keep their weights, as a rule reports
         return PlannedOffload()
     settings = attempt.settings
     return planned_offload(settings, spec, counter_of(settings, attempt.chosen, checkpoint.manifest))

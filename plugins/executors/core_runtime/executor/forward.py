@@ -1,92 +1,32 @@
 """The forward pass of a step: run by the layers' code, or replayed from a recording of its kernel calls.
 
-Owns: which buffers and which kind of recording a step uses, and its padding. Never does: decide what a step computes, or
+Owns: which buffers and which recording a step uses, and with how many rows. Never does: decide what a step computes, or
 sample. Called by: the model runner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.api.config import CompilationConfig
-from core_runtime.contracts import BatchView, PlansRecorded, Runtime
+from core_runtime.contracts import BatchView, PlansRecorded
 from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.recorder import Recorder
 from core_runtime.executor.steps.buffers import StepBuffers
 from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.input_embeddings import InputEmbeddings
+from core_runtime.executor.steps.padding import fixed_views, pad
+from core_runtime.executor.steps.recordable import ADAPTED, DECODE, HEAD, MIXED, VERIFY
 from core_runtime.executor.tail_rows import Rows, Tail
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.fallback.model import ModuleModel
 from core_runtime.models.mixers.state import StateMixer
 from core_runtime.models.state_ops.cross_attention import CROSS_ATTENTION
-from core_runtime.sampling import DRAWS, sampling_kind
-from core_runtime.specs.graph_sizes import LARGEST
-
-DECODE: Final = "decode"
-VERIFY: Final = "verify"
-MIXED: Final = "mixed"
-HEAD: Final = "head"
-ADAPTED: Final = {kind: f"{kind} with adapters" for kind in (DECODE, VERIFY, MIXED)}
-"""Kinds of steps with adapters: their recordings also hold the calls of the adapters' tables."""
-
-
-def recorder_of(
-    model: Decoder | ModuleModel,
-    runtime: Runtime,
-    buffers: StepBuffers,
-    *,
-    padding: bool,
-    eager: bool,
-    compilation: CompilationConfig,
-    rows_each: int = 1,
-    adapters: bool = False,
-) -> Recorder:
-    """Make the recorder of a model, with the kinds of calls that can be recorded.
-
-    padding: whether the model's attention backends accept steps with padded rows and sequences.
-    eager: record nothing.
-    rows_each: rows of a sequence whose drafts are verified; 1: there are no drafts.
-    adapters: whether there are adapters whose calls can be recorded.
-    """
-    if eager:
-        return Recorder()
-    if not model.capturable:
-        recorder = Recorder(runtime)
-        recorder.report("some kernels of this model cannot be")
-        return recorder
-    max_num_seqs = len(buffers.seq_lens.array)
-    max_num_tokens = len(buffers.token_ids.array)
-    recorder = Recorder(runtime, compilation.sizes)
-    recorder.add(HEAD, model.max_logits)
-    for start in range(0, max_num_seqs, model.max_logits):
-        # A kind per range of rows: a recording writes to fixed places, and each range has its own places for tokens.
-        kind = sampling_kind(start)
-        recorder.add(kind, model.max_logits, padded=False)
-    if buffers.sampled is not None:
-        for kind in DRAWS:
-            recorder.add(kind, min(model.max_logits, len(buffers.sampled.out)))
-    named = [{kind: kind for kind in ADAPTED}]
-    if adapters:
-        named.append(ADAPTED)
-    for names in named:
-        if model.capture != "never":
-            recorder.add(names[DECODE], max_num_seqs, padded=padding)
-            if rows_each > 1:
-                recorder.add_multiples(names[VERIFY], names[DECODE], rows_each, min(max_num_tokens, LARGEST))
-        if model.capture == "any" and compilation.mixed:
-            # The same number of rows can belong to different numbers of sequences, so without padding only a recording
-            # that serves every size is of use.
-            recorder.add(names[MIXED], max_num_tokens, every_size=not padding)
-    recorder.report("their attention cannot be", DECODE, VERIFY, MIXED)
-    return recorder
 
 
 class ForwardPass:
@@ -393,70 +333,19 @@ class ForwardPass:
         """Run the blocks on `size` rows, padding included, so that a recording of that size can be used."""
         view = views[0]
         num_seqs = self._num_seqs(kind, size)
-        self._pad(view, size, num_seqs)
+        longest = {DECODE: 1, VERIFY: self._rows_each}.get(kind, size)
+        pad(self.buffers, view, size, num_seqs, adapted=bool(self.adapted))
 
         def call() -> None:
-            fixed = self._fixed(kind, size, views)
-            self._compute(fixed)
+            self._compute(fixed_views(self.buffers, view, size, num_seqs, longest))
 
         self._send(size, taken)
         if self._planning:
-            fixed = self._fixed(kind, size, views)
+            fixed = fixed_views(self.buffers, view, size, num_seqs, longest)
             for backend, group in self._planning:
                 backend.plan_recorded(views[group], fixed[group])
         live = view.num_tokens, view.num_seqs
         self.recorder.run(self._name(kind), size, num_seqs, call, live)
-
-    def _pad(self, view: BatchView, num_tokens: int, num_seqs: int) -> None:
-        """Make the rows and sequences after those of the step harmless, as `BatchView` says."""
-        buffers = self.buffers
-        rows = slice(view.num_tokens, num_tokens)
-        sequences = slice(view.num_seqs, num_seqs)
-        ends = slice(view.num_seqs + 1, num_seqs + 1)
-        buffers.token_ids.array[rows] = 0
-        buffers.positions.array[rows] = 0
-        if buffers.rotary is not None:
-            buffers.rotary.array[rows] = 0
-            buffers.rotary.changed(num_tokens)
-        # Slot -1 stores nothing, so padded rows leave the KV cache alone.
-        for slots in buffers.slot_mappings:
-            slots.array[rows] = -1
-            slots.changed(num_tokens)
-        if self.adapted and buffers.adapter_rows is not None:
-            buffers.adapter_rows.array[rows] = -1
-            buffers.adapter_rows.changed(num_tokens)
-        buffers.seq_lens.array[sequences] = 0
-        buffers.cu_seqlens_q.array[ends] = view.num_tokens
-        buffers.positions.changed(num_tokens)
-        buffers.seq_lens.changed(num_seqs)
-        buffers.cu_seqlens_q.changed(num_seqs + 1)
-
-    def _fixed(self, kind: str, size: int, views: Sequence[BatchView]) -> list[BatchView]:
-        """Return views of `size` rows that hold for every step of this size: they contain only buffers and limits."""
-        buffers = self.buffers
-        num_seqs = self._num_seqs(kind, size)
-        first = views[0]
-        _, max_num_blocks = buffers.block_tables[0].tensor.shape
-        shared = replace(
-            first,
-            num_tokens=size,
-            num_seqs=num_seqs,
-            max_query_len={DECODE: 1, VERIFY: self._rows_each}.get(kind, size),
-            max_seq_len=max_num_blocks * first.block_size,
-            query_lens=[],
-            seq_lens_list=[],
-            cu_seqlens_q=buffers.cu_seqlens_q.tensor[: num_seqs + 1],
-            seq_lens=buffers.seq_lens.tensor[:num_seqs],
-            positions=buffers.positions.tensor[:size],
-            rotary=None if buffers.rotary is None else buffers.rotary.tensor[:size],
-        )
-        fixed: list[BatchView] = []
-        for group, (tables, slots) in enumerate(zip(buffers.block_tables, buffers.slot_mappings, strict=True)):
-            block_table = tables.tensor[:num_seqs]
-            slot_mapping = slots.tensor[:size]
-            sources = buffers.sources(group, block_table)
-            fixed.append(replace(shared, block_table=block_table, slot_mapping=slot_mapping, state_sources=sources))
-        return fixed
 
     def _metadata(self, views: Sequence[BatchView], first: int = 0) -> list[Any]:
         """Build the attention metadata of each mixer from `first` on, once for each backend and KV group."""

@@ -18,15 +18,16 @@ from core.api.config import CacheConfig, EngineConfig
 from core.api.errors import PluginError
 from core.api.specs import MixerSpec
 from core.plugin.table import PluginTable
-from core_runtime.contracts import AttentionParams, FetchesWeights
+from core_runtime.contracts import AttentionParams, FetchesWeights, Runtime
+from core_runtime.executor.cache.kv_memory import KVMemory, num_blocks_of
 from core_runtime.executor.device import Device
-from core_runtime.executor.kv_memory import KVMemory, num_blocks_of
 from core_runtime.executor.plugin_loading import attention_backends, quantization_method
 from core_runtime.executor.reloading.arena import HOST_CHUNK, Arena
 from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.rotary import rotary_tables
 from core_runtime.layers.workspace import Workspace
-from core_runtime.models.decoder import Decoder, rotary_tables
+from core_runtime.models.decoder import Decoder
 from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.embedding import lengthened
 from core_runtime.models.layer_ranges import LayerRanges
@@ -37,8 +38,10 @@ from core_runtime.models.tensors.loading import WHOLE, WeightLoading
 from core_runtime.models.tensors.packing import Packing
 from core_runtime.models.tensors.part_store import PartStore
 from core_runtime.models.tensors.prepared import Recorder
+from core_runtime.specs.adapter_type import adapter_name
 from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.kv_groups import group_layers, stored_bytes
+from core_runtime.specs.kv_types import kv_name
 from core_runtime.specs.model_part import Part
 from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
 from core_runtime.specs.profile_settings import profile_settings_of
@@ -141,44 +144,24 @@ def build(
     """
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
-    dtype = runtime.activation_dtype(config.model.dtype)
     # Rotary tables and gathered keys also cover the positions of a step's drafts.
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     backends = attention_backends(config, spec, runtime, plugins)
     if around is not None:
         backends = around(backends, spec.mixers, length)
-    model: Decoder | ModuleModel
     if store is None:
         store = PartStore(device.weights_arena(), _host_weights(config, spec, device))
     if isinstance(spec, ModuleSpec):
-        model = _modules(config, checkpoint, packing_of(config, checkpoint, device, plugins, store))
+        modules = _modules(config, checkpoint, packing_of(config, checkpoint, device, plugins, store))
         no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
-        return ModelInstance(spec, model, config.cache, backends, no_scales)
+        return ModelInstance(spec, modules, config.cache, backends, no_scales)
     assert isinstance(checkpoint.spec, DecoderSpec)
     packing = packing_of(config, checkpoint, device, plugins, store, part, recorder)
     loading = WeightLoading(checkpoint.spec, checkpoint.manifest, packing)
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     if finish is not None:
         spec, weights = finish(spec, weights)
-    num_spare = config.limits.tokens if config.media is not None else 0
-    tables = rotary_tables(spec, length + num_spare, runtime.device, config.model.max_model_len)
-    embedding = weights.embedding
-    if embedding is not None and embedding.positions is not None:
-        embedding.positions = lengthened(embedding.positions, length)
-    model = Decoder(
-        spec,
-        weights,
-        packing.kernels,
-        tables,
-        Workspace(runtime.device),
-        dtype,
-        config.limits,
-        reduce,
-    )
-    if num_spare:
-        model.spare = spare_rows(spec, tables, length)
-    if profile_settings_of(config).layers:
-        model.ranges = LayerRanges(torch.cuda.nvtx if runtime.device.type == "cuda" else None)
+    model = _decoder(config, spec, weights, packing.kernels, runtime, length, reduce)
     if store.host is not None:
         model.fetch = store.host.finish()
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
@@ -186,6 +169,30 @@ def build(
     return ModelInstance(
         spec, model, config.cache, backends, learned, spec.lenders, store=store, part_numerics=packing.numerics
     )
+
+
+def _decoder(
+    config: EngineConfig,
+    spec: DecoderSpec,
+    weights: DecoderWeights,
+    kernels: KernelSet,
+    runtime: Runtime,
+    length: int,
+    reduce: Callable[[Tensor], None] | None,
+) -> Decoder:
+    """Make the forward pass of prepared weights. length: tokens of the longest sequence, with the drafts of a step."""
+    num_spare = config.limits.tokens if config.media is not None else 0
+    tables = rotary_tables(spec, length + num_spare, runtime.device, config.model.max_model_len)
+    embedding = weights.embedding
+    if embedding is not None and embedding.positions is not None:
+        embedding.positions = lengthened(embedding.positions, length)
+    dtype = runtime.activation_dtype(config.model.dtype)
+    model = Decoder(spec, weights, kernels, tables, Workspace(runtime.device), dtype, config.limits, reduce)
+    if num_spare:
+        model.spare = spare_rows(spec, tables, length)
+    if profile_settings_of(config).layers:
+        model.ranges = LayerRanges(torch.cuda.nvtx if runtime.device.type == "cuda" else None)
+    return model
 
 
 def _host_weights(config: EngineConfig, spec: ModelSpec, device: Device) -> HostWeights | None:
@@ -297,3 +304,17 @@ def shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
         "head": None if way_out is None else way_out.tokens,
         "norm": None if norm is None else norm.weight,
     }
+
+
+def numerics_of(config: EngineConfig, runtime: Runtime, instances: Sequence[ModelInstance]) -> str:
+    """Return the names of everything that results of these models depend on: kernels, attention, dtypes."""
+    backends: set[str] = set()
+    for instance in instances:
+        backends |= instance.attention_numerics
+    attention = ",".join(sorted(backends))
+    parts = [f"/{one.part_numerics}" for one in instances[:1] if one.part_numerics]
+    cache = config.cache
+    kv = kv_name(cache.dtype, cache.layer_dtypes, cache.state_dtype)
+    adapters = config.adapters
+    lora = "" if adapters is None else adapter_name(config.model.dtype, adapters.lora_dtype)
+    return f"{runtime.kernels.numerics}/{attention}/{config.model.dtype}/kv-{kv}{''.join(parts)}{lora}"

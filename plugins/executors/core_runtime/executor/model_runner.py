@@ -16,22 +16,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
-from core_runtime.contracts import ProposerInput, RequestFacts
-from core_runtime.executor.answer_facts import FactKeeper
-from core_runtime.executor.drafts.checked_proposer import CheckedProposer
+from core.api.step_plan import StepPlan, StepResult
+from core_runtime.executor.answers.answer_facts import FactKeeper
+from core_runtime.executor.answers.pooled import Pooler
+from core_runtime.executor.answers.prompt_scores import score_prompts, scores_some
 from core_runtime.executor.drafts.heads import HeadsPass
 from core_runtime.executor.drafts.passes import DraftPass
 from core_runtime.executor.drafts.pending import Drafts
+from core_runtime.executor.drafts.proposals import Proposals
 from core_runtime.executor.forward import ForwardPass
-from core_runtime.executor.pooled import Pooler
-from core_runtime.executor.prompt_scores import score_prompts, scores_some
 from core_runtime.executor.steps.batch import PersistentBatch, StepInput
 from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.input_embeddings import InputEmbeddings, input_embeddings
 from core_runtime.executor.steps.verify import keep_tokens, verify_drafts
 from core_runtime.sampling import DRAWS, Sampler
-from core_runtime.sampling.drafts.draft_tree import DraftTree
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +53,8 @@ class Prepared:
 class ModelRunner:
     """Runs steps on one model. The worker owns it.
 
-    proposer: plugin that drafts without a model of ours, or None.
+    proposals: drafts of a plugin without a model of ours, or None.
     drafting: passes of a draft model or of draft heads, or None.
-    tree: shape of the proposer's drafts; None: they are chains.
-    verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: maximum tokens of forced text to draft for a sequence with a grammar; 0: no step could verify them.
     pooler: pooler of a model whose hidden states are the answer, or None.
     share: returns the drafts that all ranks use, from this rank's; None: there is one rank.
@@ -72,11 +68,9 @@ class ModelRunner:
         forward: ForwardPass,
         batch: PersistentBatch,
         sampler: Sampler,
-        proposer: CheckedProposer | None,
+        proposals: Proposals | None,
         most_forced: int = 0,
         drafting: DraftPass | HeadsPass | None = None,
-        tree: DraftTree | None = None,
-        verifies_trees: bool = False,
         pooler: Pooler | None = None,
         share: Callable[[Drafts], Drafts] | None = None,
         facts: FactKeeper | None = None,
@@ -84,11 +78,9 @@ class ModelRunner:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
-        self.proposer = proposer
+        self.proposals = proposals
         self.drafting = drafting
         self.most_forced = most_forced
-        self.tree = tree
-        self.verifies_trees = verifies_trees
         self.pooler = pooler
         self._share = share
         self.facts = facts
@@ -96,7 +88,6 @@ class ModelRunner:
         self._step_hooks = forward.model.kernels.step_hooks
         self._shares_memory = batch.buffers.shared
         self.proposer_off = ""
-        self._num_told: dict[Slot, int] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
@@ -145,7 +136,7 @@ class ModelRunner:
     @property
     def guesses(self) -> bool:
         """Whether anything proposes drafts, which needs the tokens before them on the host."""
-        return self.proposer is not None or self.drafting is not None
+        return self.proposals is not None or self.drafting is not None
 
     def is_plain(self, prepared: Prepared) -> bool:
         """Whether the device can run the step alone, keep its tokens for the next step, and let the host read them later."""
@@ -199,7 +190,7 @@ class ModelRunner:
         return self.sampler.drawn(model.logits_view(count), drawn)
 
     def _draft(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
-        """Collect drafts for the next step: proposals, and the text that grammars force. positions: see `_propose`."""
+        """Collect drafts for the next step: proposals, and the text that grammars force. positions: see `Proposals.run`."""
         proposed: Drafts = {}
         if self.batch.undrafted:
             plan = self._with_budgets(plan)
@@ -225,25 +216,15 @@ class ModelRunner:
 
     def _apply(self, plan: StepPlan) -> None:
         # Before `batch.apply`, which drops the requests whose last tokens the proposer has yet to see.
-        if self.proposer is not None and plan.removed:
-            self._teach_rest(self.proposer, plan.removed)
+        if self.proposals is not None and plan.removed:
+            self.proposals.finish(plan.removed)
         left = self.batch.apply(plan)
         if self.facts is not None:
             self.facts.forget(plan.removed)
         if self.drafting is not None:
             self.drafting.apply(plan)
-        if self.proposer is None:
-            return
-        for key in left:
-            self.proposer.on_finished(key)
-        for new in plan.new:
-            request = new.request
-            extra_args, length = request.params.extra_args, len(request.prompt_token_ids)
-            facts = RequestFacts(request.tenant, request.cache_salt, request.adapter, extra_args, length)
-            known = request.prompt_token_ids + new.output_token_ids
-            self._num_told[new.slot] = len(known)
-            self.proposer.on_request(request.key, facts)
-            self.proposer.on_start(request.key, known)
+        if self.proposals is not None:
+            self.proposals.apply(left, plan.new)
 
     def _compute(self, step: StepInput, result: StepResult) -> None:
         """Run the forward pass and the sampling, replayed from recordings if possible."""
@@ -295,7 +276,7 @@ class ModelRunner:
         """Whether this engine reads results of all tokens: for facts of answers, for vectors, or for drafts."""
         if self.facts is not None or self.pooler is not None:
             return True
-        if self.proposer is not None and self.proposer.needs_hidden:
+        if self.proposals is not None and self.proposals.needs_hidden:
             return True
         return isinstance(self.drafting, HeadsPass) or (self.drafting is not None and self.drafting.states is not None)
 
@@ -348,31 +329,10 @@ class ModelRunner:
                 self.batch.columns.forget_drawn(slot)
                 self.batch.trees.pop(slot, None)
 
-    def _untold(self, slot: Slot) -> list[int]:
-        """Return a sequence's tokens since the proposer's last call; it is not called in every step."""
-        token_ids = self.batch.tokens.behind(slot, self._num_told[slot])
-        self._num_told[slot] += len(token_ids)
-        return token_ids
-
-    def _teach_rest(self, proposer: CheckedProposer, leaving: Sequence[Slot]) -> None:
-        """Give a proposer the last tokens of sequences that leave, because it may learn from answers."""
-        keys: list[SequenceKey] = []
-        token_ids: list[list[int]] = []
-        for slot in leaving:
-            request = self.batch.requests[slot]
-            if request is None or proposer.needs_hidden:
-                continue
-            untold = self._untold(slot)
-            if untold:
-                keys.append(request.key)
-                token_ids.append(untold)
-        if keys:
-            proposer.propose(ProposerInput(keys, token_ids, [0] * len(keys)))
-
     def _guess(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64], proposed: Drafts) -> None:
-        """Add drafts of the proposer, or of the draft model or heads. positions: see `_propose`."""
-        if self.proposer is not None:
-            self._propose(self.proposer, plan, result, positions, proposed)
+        """Add drafts of the proposer, or of the draft model or heads. positions: see `Proposals.run`."""
+        if self.proposals is not None:
+            self.proposals.run(plan, result, positions, proposed)
         if self.drafting is not None:
             try:
                 self.drafting.run(plan, result, positions, proposed)
@@ -384,42 +344,7 @@ class ModelRunner:
 
     def _why_off(self) -> str:
         """Return why drafting is off, if it is; a proposer that is off is dropped."""
-        if self.proposer is not None and self.proposer.off:
-            self.proposer_off = self.proposer.off
-            self.proposer = None
+        if self.proposals is not None and self.proposals.off:
+            self.proposer_off = self.proposals.off
+            self.proposals = None
         return self.proposer_off
-
-    def _propose(
-        self,
-        proposer: CheckedProposer,
-        plan: StepPlan,
-        result: StepResult,
-        positions: NDArray[np.int64],
-        proposed: Drafts,
-    ) -> None:
-        """Call the proposer. positions: rows of the step after which each sequence's newest token was sampled."""
-        if not len(result.slots):
-            return
-        slots = result.slots.tolist()
-        token_ids = [self._untold(slot) for slot in slots]
-        keys = [self.batch[slot].key for slot in slots]
-        held = self.batch.drafts
-        budget = [held.room(slot, plan.draft_budget.get(slot, 0)) for slot in slots]
-        hidden: torch.Tensor | None = None
-        if proposer.needs_hidden:
-            hidden = self.forward.residual(positions.tolist())
-        proposals = proposer.propose(ProposerInput(keys, token_ids, budget, hidden))
-        for slot, drafts, limit in zip(slots, proposals, budget, strict=True):
-            if drafts and limit > 0:
-                proposed[slot] = self._shaped(slot, drafts[:limit])
-
-    def _shaped(self, slot: Slot, drafts: list[int]) -> list[int]:
-        """Return the drafts of a tree, or its first chain if a row's logits depend on the drafts before it."""
-        if self.tree is None:
-            return drafts
-        columns = self.batch.columns
-        if not self.verifies_trees or columns.adjusts[slot] or columns.masked[slot]:
-            self.batch.trees.pop(slot, None)
-            return [drafts[index] for index in self.tree.first_chain if index < len(drafts)]
-        self.batch.trees[slot] = self.tree
-        return drafts

@@ -14,24 +14,26 @@ from core.api.step_plan import MOST_FORCED
 from core.plugin.table import PluginTable
 from core_runtime.contracts import Downloads, MovesStates, Proposer, Uploads
 from core_runtime.executor.adapters.placed import PlacedAdapters
-from core_runtime.executor.answer_facts import FactKeeper
+from core_runtime.executor.answers.answer_facts import FactKeeper
+from core_runtime.executor.answers.pooled import pooler_of
+from core_runtime.executor.cache.kv_memory import KVMemory
 from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.device import Device
 from core_runtime.executor.drafts.checked_proposer import CheckedProposer
 from core_runtime.executor.drafts.heads import HeadsPass
 from core_runtime.executor.drafts.instance import draft_pass, heads_pass
 from core_runtime.executor.drafts.passes import DraftPass
-from core_runtime.executor.forward import ForwardPass, recorder_of
+from core_runtime.executor.drafts.proposals import Proposals
+from core_runtime.executor.forward import ForwardPass
 from core_runtime.executor.instance import ModelInstance, shared_parts
-from core_runtime.executor.kv_memory import KVMemory
 from core_runtime.executor.model_runner import ModelRunner
 from core_runtime.executor.plugin_loading import load_plugin
-from core_runtime.executor.pooled import pooler_of
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.ranks import Ranks, RankSampler
 from core_runtime.executor.steps.ahead import StepsAhead
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
+from core_runtime.executor.steps.recordable import recorder_of
 from core_runtime.executor.tail_rows import Tail
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.state_ops.cross_attention import encoder_shape
@@ -117,16 +119,16 @@ class RunnerBuilder:
         pooling = config.model.pooling
         pooler = None if pooling is None else pooler_of(pooling, forward)
         proposer = self._proposer()
-        tree = None if proposer is None else proposer.tree
+        proposals = None
+        if proposer is not None:
+            proposals = Proposals(proposer, batch, forward, verifies_trees=self._verifies_trees)
         runner = ModelRunner(
             forward,
             batch,
             sampler,
-            proposer,
+            proposals,
             self._max_forced,
             drafting,
-            tree=tree,
-            verifies_trees=self._verifies_trees,
             pooler=pooler,
             share=None if self._ranks is None else self._ranks.share,
             facts=self._facts(),

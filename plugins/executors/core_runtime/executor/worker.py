@@ -8,7 +8,6 @@ Called by: executors.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -30,22 +29,19 @@ from core_runtime.executor.adapters.own_tensors import Parts, own_tensors
 from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.adapters.reading import AdapterReader
 from core_runtime.executor.adapters.settings import fitting_of, placed_adapters
+from core_runtime.executor.cache.kv_halves import WorkerHalves
+from core_runtime.executor.cache.kv_memory import KVMemory
+from core_runtime.executor.cache.kv_shape import page_shape
+from core_runtime.executor.cache.page_copies import SavedPages
 from core_runtime.executor.canary import state_of
-from core_runtime.executor.constraints.forced_text import ForcedTexts
-from core_runtime.executor.constraints.grammar_backends import GrammarBackends
-from core_runtime.executor.constraints.grammars import Grammars
+from core_runtime.executor.constraints.grammar_backends import open_grammars
 from core_runtime.executor.device import Device
-from core_runtime.executor.drafts.instance import build_draft
 from core_runtime.executor.host_memory import release_unused_memory
-from core_runtime.executor.instance import ModelInstance, bind_cache, build, packing_of, share_cache
-from core_runtime.executor.kv_halves import WorkerHalves
-from core_runtime.executor.kv_memory import KVMemory
-from core_runtime.executor.kv_shape import page_shape
-from core_runtime.executor.page_copies import SavedPages
+from core_runtime.executor.instance import ModelInstance, bind_cache, numerics_of, packing_of, share_cache
 from core_runtime.executor.plugin_loading import adapter_formats, load_plugin, open_runtime
-from core_runtime.executor.processors.loading import load_processors
-from core_runtime.executor.processors.logits_processors import LogitsProcessors
-from core_runtime.executor.ranks import Ranks, Reduce
+from core_runtime.executor.processors.loading import open_processors
+from core_runtime.executor.ranks import Ranks
+from core_runtime.executor.reloading.building import Stores, build_models
 from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoint
 from core_runtime.executor.reloading.memory_tensors import KeptTensors
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
@@ -55,17 +51,10 @@ from core_runtime.executor.steps.ahead import Begun, StepsAhead
 from core_runtime.executor.warm_up import WarmUps
 from core_runtime.executor.weight_chain import WeightChain
 from core_runtime.models.decoder import Decoder
-from core_runtime.models.tensors.loading import WHOLE
-from core_runtime.models.tensors.part_store import PartStore
-from core_runtime.specs.adapter_type import adapter_name
 from core_runtime.specs.draft_config import draft_of
-from core_runtime.specs.kv_types import kv_name
 from core_runtime.specs.module_spec import ModelSpec
 
 logger = logging.getLogger(__name__)
-
-Stores = tuple[PartStore | None, PartStore | None]
-"""Stores of the parts of a model and of its draft."""
 
 
 class Worker:
@@ -111,7 +100,7 @@ class Worker:
                 check_keeping(config, self.runtime.device.type)
             if config.kv_file is not None:
                 self.device.in_files()  # refused before the weights are loaded
-            self.processors = self._logits_processors()
+            self.processors = open_processors(config, self.plugins)
             with self._phase("read checkpoint"):
                 checkpoint = self.open_checkpoint(self.chain(config.weights))
                 self.base_files = checkpoint.manifest.files
@@ -129,7 +118,7 @@ class Worker:
                 warm_ups.finish()
             with self._phase("allocate KV cache"):
                 self.kv_memory = self._shared_cache()
-            self.grammars = self._grammars()
+            self.grammars = open_grammars(config, self.plugins, config.model.vocab_size or self.spec.vocab_size)
             self._use_steps(self._step_runner(self.instances))
             if self.saved is not None:
                 # Last, so that a failed start writes nothing.
@@ -165,44 +154,9 @@ class Worker:
     def build_models(
         self, checkpoint: Checkpoint, saved: SpilledWeights | None, stores: Stores = (None, None)
     ) -> list[ModelInstance]:
-        """Build the target and its draft, without a cache.
-
-        saved: gives the target's kernels if its file has them, and records them; None: they come from tensors alone.
-        stores: see `build`; one for each of the two.
-        """
-        config = self.config
-        own, drafts = stores
-        recorder = None
-        # A converted model is restored faster from its own directory.
-        if saved is not None and checkpoint.prepared is None:
-            recorder = saved.note
-            checkpoint = dataclasses.replace(checkpoint, prepared=saved.find())
-        ranks = self.ranks
-        if ranks is not None and checkpoint.prepared is not None:
-            raise UserError(
-                f"{config.model.model} is a converted model, of whole layers; use one rank, or the checkpoint itself."
-            )
-        part = WHOLE if ranks is None else ranks.part_of(checkpoint.spec)
+        """Build the target and its draft, without a cache; see `core_runtime.executor.reloading.building`."""
         self.whole = checkpoint.spec
-        reduce = Reduce(ranks.communicator) if ranks is not None and ranks.divides_layers else None
-        around = None if ranks is None else ranks.around
-        model = build(
-            config,
-            checkpoint,
-            self.device,
-            self.plugins,
-            part,
-            reduce=reduce,
-            recorder=recorder,
-            store=own,
-            around=around,
-        )
-        if ranks is not None:
-            ranks.join(model.model, checkpoint.spec.vocab_size)
-        draft = draft_of(config)
-        if draft is None or draft.spec.decoder is None:
-            return [model]
-        return [model, build_draft(config, draft, model, self.device, self.plugins, drafts)]
+        return build_models(self.config, checkpoint, self.device, self.plugins, self.ranks, saved, stores)
 
     def use_models(self, instances: list[ModelInstance]) -> None:
         """Switch to other models of the same shapes, on the existing cache.
@@ -322,21 +276,6 @@ class Worker:
         self.ahead = None
         del self.runner
 
-    def _logits_processors(self) -> LogitsProcessors | None:
-        """Load the configured logits processors; None if there are none."""
-        if not self.config.plugins.logits_processors:
-            return None
-        return LogitsProcessors(load_processors(self.config, self.plugins), self.config.processor_timeout_s)
-
-    @property
-    def _vocab_size(self) -> int:
-        return self.config.model.vocab_size or self.spec.vocab_size
-
-    def _grammars(self) -> Grammars:
-        backends = GrammarBackends(self.config, self.plugins, self._vocab_size)
-        texts = ForcedTexts(backends.encode, backends.token_bytes)
-        return Grammars(backends.load, texts, self._vocab_size)
-
     @property
     def is_foreign(self) -> bool:
         """Whether the layers are modules of transformers, which a checkpoint can be used for only once."""
@@ -358,7 +297,7 @@ class Worker:
         return self.kv_memory.num_blocks
 
     def page_shape(self, ranks: int) -> PageShape:
-        """Return the shape of the engine's KV pages, of which this worker has one of so many parts."""
+        """Return the shape of the engine's KV pages. ranks: number of parts of a page, one of which this worker has."""
         return page_shape(self.kv_memory, self.instances, self.whole, ranks)
 
     @property
@@ -374,17 +313,7 @@ class Worker:
     @property
     def numerics(self) -> str:
         """Names of everything that results depend on: kernels, attention, dtypes."""
-        backends: set[str] = set()
-        for instance in self.instances:
-            backends |= instance.attention_numerics
-        attention = ",".join(sorted(backends))
-        kernels = self.runtime.kernels.numerics
-        parts = [f"/{one.part_numerics}" for one in self.instances[:1] if one.part_numerics]
-        cache = self.config.cache
-        kv = kv_name(cache.dtype, cache.layer_dtypes, cache.state_dtype)
-        adapters = self.config.adapters
-        lora = "" if adapters is None else adapter_name(self.config.model.dtype, adapters.lora_dtype)
-        return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{kv}{''.join(parts)}{lora}"
+        return numerics_of(self.config, self.runtime, self.instances)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run a plan's copies of KV blocks, then its step. Raises PluginError when a plugin's code fails."""

@@ -6,9 +6,8 @@ Called by: platforms (they build one for their runtime), models and layers (they
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,6 @@ from core_runtime.contracts import (
     HasActivate,
     HasActivated,
     HasAddNorm,
-    HasExperts,
     HasGated,
     HasGroupedExperts,
     HasHeads,
@@ -44,7 +42,6 @@ from core_runtime.contracts import (
     LowRankForm,
     LowRankTable,
     MaskedRaceKernel,
-    PreparesInto,
     RaceKernel,
     RouteKernel,
     RowLayouts,
@@ -58,16 +55,15 @@ from core_runtime.layers.activations import parse
 from core_runtime.layers.experts import COMBINE_RANGES, ReferenceExperts
 from core_runtime.layers.features import ByFeature, features_of
 from core_runtime.layers.heads import LinearHeads
+from core_runtime.layers.joint_experts import joint_experts
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.prepared_linear import prepared_linear
+from core_runtime.layers.preparing import Room, prepared, reads_rows
 from core_runtime.layers.reference import FEATURES, ReferenceKernels
 from core_runtime.layers.rows import RowKernels
 from core_runtime.specs.operation_order import OPERATIONS, SPECIAL_OPERATIONS
 from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, StoredRows, SuperGroups
 from core_runtime.weights.prepared_inputs import PreparedInputs
-
-Room = Callable[[int], Tensor]
-"""Function from a number of bytes to uint8 memory of that size."""
 
 
 class KernelSet:
@@ -102,6 +98,10 @@ class KernelSet:
     scale: Callable[[Tensor, float], None]
     soft_cap: Callable[[Tensor, float], None]
     take_rows: Callable[[Tensor, Tensor, Tensor], None]
+    route: RouteKernel
+    race: RaceKernel | None
+    masked_race: MaskedRaceKernel | None
+    logprobs: LogprobsKernel | None
     add_rms_norm: AddNorm | None
     take_rms_norm: TakeNorm | None
 
@@ -116,14 +116,9 @@ class KernelSet:
         self.numerics = "+".join(provider.numerics for provider in self.providers)
         self.native = len(providers) > 0
         self._bind_operations()
-        races = (p.race for p in self._serving("race") if isinstance(p, HasRace))
-        self.race: RaceKernel | None = next(races, None)
-        masked = (p.masked_race for p in self._serving("race") if isinstance(p, HasMaskedRace))
-        self.masked_race: MaskedRaceKernel | None = next(masked, None)
-        telling = (p.logprobs for p in self._serving("logprobs") if isinstance(p, HasLogprobs))
-        self.logprobs: LogprobsKernel | None = next(telling, None)
+        self._bind_sampling()
         router = next(p for p in self._serving("route") if isinstance(p, HasRoute))
-        self.route: RouteKernel = self._with_features("route", router.route)
+        self.route = self._with_features("route", router.route)
         self._apart: set[tuple[type, str]] = set()  # kernels, and operations that another provider does for them
         self.step_hooks = [provider.begin_step for provider in self.providers if isinstance(provider, BeginsSteps)]
         self._saving = [provider for provider in self.providers if isinstance(provider, SavesKernels)]
@@ -158,6 +153,15 @@ class KernelSet:
         self._bind_joined(norm, add, take)
         chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
         self.capturable = all(is_recordable(provider) for provider in chosen)
+
+    def _bind_sampling(self) -> None:
+        """Bind the operations on logits, each None where no provider has it."""
+        races = (p.race for p in self._serving("race") if isinstance(p, HasRace))
+        masked = (p.masked_race for p in self._serving("race") if isinstance(p, HasMaskedRace))
+        reporting = (p.logprobs for p in self._serving("logprobs") if isinstance(p, HasLogprobs))
+        self.race = next(races, None)
+        self.masked_race = next(masked, None)
+        self.logprobs = next(reporting, None)
 
     def _bind_joined(self, norm: Kernels, add: Kernels, take: Kernels) -> None:
         """Bind the calls that do two operations, each if one provider serves both: else it could have other bits."""
@@ -219,9 +223,9 @@ class KernelSet:
             inner = self.linear(weight.weight, activation=activation, bias=bias, room=room, segments=segments)
             return prepared_linear(inner, weight, lambda matrix: self.linear(matrix, activation="none"))
         provider = self._provider_for(weight, activation)
-        if isinstance(weight, StoredRows) and not _reads_rows(provider, weight.layout):
+        if isinstance(weight, StoredRows) and not reads_rows(provider, weight.layout):
             weight = weight.canonical()
-        kernel = self._prepared(provider, weight, activation, bias, room, segments)
+        kernel = prepared(provider, weight, activation, bias, room, segments)
         rank = self.providers.index(provider)
         for operation, best in self._ranks.items():
             if rank > best:
@@ -306,21 +310,12 @@ class KernelSet:
         many. weight_inputs, max_ranges: see `ReferenceExperts`.
         """
         plain = all(up.out_features == back.in_features for up, back in zip(gate_up, down, strict=False))
-        kind = parse(activation).kind
-        first = [expert.single for expert in gate_up if expert.single is not None]
-        second = [expert.single for expert in down if expert.single is not None]
-        if len(first) == len(second) == len(gate_up):
-            options: dict[str, Any] = {"weight_inputs": weight_inputs} if weight_inputs or plain else {}
-            if max_ranges < COMBINE_RANGES:
-                options["max_ranges"] = max_ranges
-            for provider in self._serving("experts"):
-                if not isinstance(provider, HasExperts) or kind not in features_of(provider):
-                    continue
-                if not options.keys() <= inspect.signature(provider.experts).parameters.keys():
-                    continue
-                layer = provider.experts(first, second, activation, **options)
-                if layer is not None:
-                    return layer
+        options: dict[str, Any] = {"weight_inputs": weight_inputs} if weight_inputs or plain else {}
+        if max_ranges < COMBINE_RANGES:
+            options["max_ranges"] = max_ranges
+        together = joint_experts(self._serving("experts"), gate_up, down, activation, options)
+        if together is not None:
+            return together
         between = self.activate if plain else self.gated
         return ReferenceExperts(gate_up, down, activation, between, weight_inputs=weight_inputs, max_ranges=max_ranges)
 
@@ -354,7 +349,7 @@ class KernelSet:
         kernels = []
         for one in weight:
             plain = Dense(one.contiguous())
-            kernels.append(self._prepared(provider, plain, activation, None, room))
+            kernels.append(prepared(provider, plain, activation, None, room))
         return LinearHeads(kernels)
 
     def low_rank(
@@ -369,22 +364,6 @@ class KernelSet:
             LowRankForm(shape, num_rows, dtype, max_rank, segments, self.memory or torch.device(self.device))
         )
 
-    def _prepared(
-        self,
-        provider: Kernels,
-        weight: CanonicalWeight,
-        activation: Activation,
-        bias: Tensor | None,
-        room: Room | None,
-        segments: int = 1,
-    ) -> LinearKernel:
-        options: dict[str, Any] = {}
-        if segments > 1 and isinstance(provider, SumsInSegments):
-            options["segments"] = min(segments, provider.max_segments)
-        if room is not None and isinstance(weight, CanonicalWeight) and _prepares_into(provider):
-            options["into"] = room(provider.prepared_nbytes(weight, activation=activation))
-        return provider.linear(weight, activation=activation, bias=bias, **options)
-
     def provider_of(self, op: str) -> str:
         """Return the name of the provider that serves an operation."""
         return next(self._serving(op)).name
@@ -398,16 +377,6 @@ class KernelSet:
         """Return the first provider that supports the query and has all features that the weight needs."""
         able = (provider for provider in self.providers if needed.issubset(features_of(provider)))
         return next(provider for provider in able if not provider.supports(query))
-
-
-def _reads_rows(provider: Kernels, layout: str) -> bool:
-    """Whether a provider prepares rows of this layout as they lie in a file."""
-    return isinstance(provider, RowLayouts) and layout in provider.row_layouts
-
-
-def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:
-    """Whether a provider has `prepared_nbytes` and a `linear` with `into`: a subclass may have replaced the latter."""
-    return isinstance(provider, PreparesInto) and "into" in inspect.signature(provider.linear).parameters
 
 
 def weight_format(weight: CanonicalWeight) -> str:

@@ -14,7 +14,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.rope_spec import RopeSpec
+
+
+def rotary_tables(
+    spec: DecoderSpec, length: int, device: torch.device, longest: int | None = None
+) -> list[tuple[Tensor, Tensor] | None]:
+    """Return (cos, sin) of `length` positions for each block, None for blocks without rotary embedding; equal tables
+    are shared.
+
+    longest: tokens of the longest sequence, which some types of rotary embedding depend on; None: `length`.
+    """
+    shared: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
+    found: list[tuple[Tensor, Tensor] | None] = []
+    for block in spec.blocks:
+        rope = block.rope
+        if rope is None or not block.rotary_size:
+            found.append(None)
+            continue
+        key = rope, block.rotary_size
+        if key not in shared:
+            shared[key] = tables(rope, block.rotary_size, length, device, longest or length)
+        found.append(shared[key])
+    return found
 
 
 def inverse_frequencies(rope: RopeSpec, head_size: int, longest: int = 0) -> Tensor:

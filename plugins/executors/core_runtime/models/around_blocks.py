@@ -1,7 +1,7 @@
-"""What happens to the residual stream around blocks, in families where it is more than one stream of sums.
+"""Changes of the residual stream around blocks, in families where it is more than one stream of sums.
 
-Owns: streams that are kept and blended, results that are put aside, and where late experts are added. Never does: run a usual
-half of a block. Called by: the decoder.
+Owns: streams that are kept and blended, results that are put aside, rows that are added, and where late experts are added.
+Never does: run a usual half of a block. Called by: the decoder.
 
 Rows are copied by a kernel, as torch's own copies would be missing from a recorded step.
 """
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.decoder_weights import BlockWeights
+from core_runtime.models.halves import Half
 from core_runtime.models.step_views import StepViews
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
 
@@ -49,3 +51,14 @@ def put_aside(kernels: KernelSet, block: BlockWeights, views: StepViews, positio
     block.norms["pre_mlp"](views.branch, views.normed)
     block.mlp(views.normed, views, views.branch, accumulate=False)
     block.linears["layer_aside"](views.branch, views.aside)
+
+
+def add_rows(views: StepViews, rows: Tensor, values: Tensor, following: Half) -> None:
+    """Add values, float32 [R, H], to rows (int64 [R]) of the residual stream. following: the half that reads it next."""
+    stream = views.residual
+    changed = stream[rows] + values.to(stream.dtype)
+    stream[rows] = changed
+    if following.is_ready and following.norm is not None:  # normalized before these rows were added
+        normed = torch.empty_like(changed)
+        following.norm.of_rows(stream, rows, normed)
+        views.normed[rows] = normed

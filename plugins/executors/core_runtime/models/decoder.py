@@ -10,7 +10,7 @@ but the number of tokens and rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,9 @@ from core.api.step_limits import StepLimits
 from core_runtime.contracts import Communicator, HeadsKernel, LinearKernel, is_recordable, recordable_steps
 from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.partial_sums import PartialSums
-from core_runtime.layers.rotary import SpareRows, tables
+from core_runtime.layers.rotary import SpareRows
 from core_runtime.layers.workspace import Workspace
-from core_runtime.models.around_blocks import keep_and_blend, late_experts, put_aside
+from core_runtime.models.around_blocks import add_rows, keep_and_blend, late_experts, put_aside
 from core_runtime.models.decoder_weights import BlockWeights, DecoderWeights
 from core_runtime.models.draft_input import DraftEntry
 from core_runtime.models.embedding import Embedding
@@ -32,37 +32,16 @@ from core_runtime.models.layer_fetch import LayerFetch
 from core_runtime.models.layer_inputs import LayerInputsStep
 from core_runtime.models.layer_ranges import LayerRanges
 from core_runtime.models.mixers import Mixer
-from core_runtime.models.mixers.index import reserve_chosen
 from core_runtime.models.mlp import BlockMLP
 from core_runtime.models.needs import needs
-from core_runtime.models.step_views import StepViews
+from core_runtime.models.step_views import StepViews, reserve_step
 from core_runtime.models.streams import StreamsStep
-from core_runtime.models.tail import TailStep, move_rows
+from core_runtime.models.tail import TailStep
 from core_runtime.models.taps import Taps
 from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
-from core_runtime.specs.rope_spec import RopeSpec
 
-
-def rotary_tables(
-    spec: DecoderSpec, length: int, device: torch.device, longest: int | None = None
-) -> list[tuple[Tensor, Tensor] | None]:
-    """Return (cos, sin) of `length` positions for each block, None for blocks without rotary embedding; equal tables
-    are shared.
-
-    longest: tokens of the longest sequence, which some types of rotary embedding depend on; None: `length`.
-    """
-    shared: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
-    found: list[tuple[Tensor, Tensor] | None] = []
-    for block in spec.blocks:
-        rope = block.rope
-        if rope is None or not block.rotary_size:
-            found.append(None)
-            continue
-        key = rope, block.rotary_size
-        if key not in shared:
-            shared[key] = tables(rope, block.rotary_size, length, device, longest or length)
-        found.append(shared[key])
-    return found
+Held = TypeVar("Held")
+Made = TypeVar("Made")
 
 
 class Decoder:
@@ -96,19 +75,8 @@ class Decoder:
         self._reduce = reduce
         self.max_logits = limits.logit_rows
         max_tokens = limits.tokens
-        self.mixers: list[Mixer] = []
-        for name, width in spec.buffers().items():
-            workspace.reserve(name, max_tokens, width, dtype)
-        _, top_k = spec.router_widths()
-        workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
-        if spec.copies_rows():
-            workspace.reserve("every_row", max_tokens, 1, torch.int64)
-            torch.arange(max_tokens, out=workspace.buffer("every_row")[:, 0])
-        workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
-        workspace.reserve("expert_slots", max_tokens, top_k if reduce is not None else 0, torch.int64)
-        reserve_chosen(workspace, max_tokens, spec.chosen_keys())
-        norms = [block.norms for block in weights.blocks]
-        self._halves = halves_of(spec, kernels, norms)
+        reserve_step(workspace, spec, max_tokens, dtype, divided=reduce is not None)
+        self._halves = halves_of(spec, kernels, [block.norms for block in weights.blocks])
         self._late = late_experts(spec)
         self._keeps_entry = any(block.aside for block in spec.blocks)
         if reduce is not None:
@@ -116,33 +84,27 @@ class Decoder:
             for block in weights.blocks:
                 block.attach(sums)
         self._views = workspace.cached("step", lambda rows: StepViews(workspace, rows, spec))
+        self.mixers: list[Mixer] = []
         for block, cos_sin in zip(weights.blocks, tables, strict=True):
             for mixer in block.mixers:
                 mixer.attach(workspace, cos_sin)
                 self.mixers.append(mixer)
-        self.embedding: Embedding | None = None
-        if weights.embedding is not None and spec.holds_embedding:
-            self.embedding = Embedding(spec, weights.embedding, kernels, max_tokens, reduce)
-        self.head: Head | None = None
-        if weights.head is not None:
-            self.head = Head(spec, weights.head, kernels, workspace, dtype, limits.logit_rows)
-        self.draft_entry: DraftEntry | None = None
-        if weights.draft_input is not None:
-            self.draft_entry = DraftEntry(spec, weights.draft_input, kernels, workspace, max_tokens)
-        self.layer_inputs: LayerInputsStep | None = None
-        if weights.layer_inputs is not None:
-            self.layer_inputs = LayerInputsStep(spec, weights.layer_inputs, kernels, workspace)
-        self.streams: StreamsStep | None = None
-        if weights.streams is not None:
-            self.streams = StreamsStep(spec, weights.streams, kernels, workspace)
+        self.embedding = _made(
+            weights.embedding if spec.holds_embedding else None,
+            lambda held: Embedding(spec, held, kernels, max_tokens, reduce),
+        )
+        self.head = _made(weights.head, lambda held: Head(spec, held, kernels, workspace, dtype, limits.logit_rows))
+        self.draft_entry = _made(
+            weights.draft_input, lambda held: DraftEntry(spec, held, kernels, workspace, max_tokens)
+        )
+        self.layer_inputs = _made(weights.layer_inputs, lambda held: LayerInputsStep(spec, held, kernels, workspace))
+        self.streams = _made(weights.streams, lambda held: StreamsStep(spec, held, kernels, workspace))
         self.spare: SpareRows | None = None
         self.fetch: LayerFetch | None = None
         self.ranges: LayerRanges | None = None
         self._added: tuple[Tensor, Tensor] | None = None
-        self._taps: Taps | None = None
-        if spec.taps:
-            norm = None if weights.head is None else weights.head.norm
-            self._taps = Taps(spec, kernels, workspace, max_tokens, norm)
+        norm = None if weights.head is None else weights.head.norm
+        self._taps = Taps(spec, kernels, workspace, max_tokens, norm) if spec.taps else None
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any], tail: TailStep | None = None
@@ -183,36 +145,45 @@ class Decoder:
         """
         views = self._views(positions.shape[0])
         steps = iter(metadata)
-        if self.streams is not None:
-            self.streams.begin(views)
-        if self._keeps_entry:
-            self.kernels.take_rows(views.residual, views.every_row, views.entry)
+        self._begin_blocks(views)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
-        if self.fetch is not None:
-            self.fetch.begin()
         for index, (spec, block, halves) in enumerate(blocks):
             number = self.spec.first_block + index
             if tail is not None and index == tail.first:
-                views, positions, steps = self._narrow(views, tail)
+                tail.take(views, (self.layer_inputs, self.streams))
+                views, positions, steps = self._views(len(tail.rows)), tail.positions, iter(tail.metadata)
             if self.ranges is not None:
                 self.ranges.begin(number)
             if self.fetch is not None:
                 self.fetch.before(number)
             if tail is not None and not len(positions):
-                pass  # nobody reads this step's results; weights in host memory are fetched in turn all the same
+                pass  # no result of this step is read; weights in host memory are still fetched in turn
             elif spec.aside:
                 put_aside(self.kernels, block, views, positions, next(steps))
             else:
                 self._block(index, spec, block, halves, views, positions, steps)
             if self.fetch is not None:
                 self.fetch.after(number)
+        self._end_blocks(views, positions)
+        return views.residual
+
+    def _begin_blocks(self, views: StepViews) -> None:
+        """Do what comes before the first block."""
+        if self.streams is not None:
+            self.streams.begin(views)
+        if self._keeps_entry:
+            self.kernels.take_rows(views.residual, views.every_row, views.entry)
+        if self.fetch is not None:
+            self.fetch.begin()
+
+    def _end_blocks(self, views: StepViews, positions: Tensor) -> None:
+        """Do what comes after the last block."""
         if self.streams is not None and len(positions):
             self.streams.finish(views)
         if self.ranges is not None:
             self.ranges.end()
         if self._taps is not None:
             self._taps.after_blocks(views.residual)
-        return views.residual
 
     def join(self, communicator: Communicator, vocab_size: int) -> None:
         """Make this the part of one rank, which gathers logits. vocab_size: tokens of the whole vocabulary."""
@@ -265,25 +236,26 @@ class Decoder:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that `forward` and `logits` call. For attention see `capture`."""
-        if not self.kernels.capturable or self.layer_inputs is not None:
-            return False
-        if self._reduce is not None and not is_recordable(self._reduce):
-            return False
-        if not needs(self.spec) <= self.kernels.recorded:
-            return False
-        if not all(part is None or part.is_plain for part in (self.embedding, *self.mixers, self.head)):
-            return False
+        parts = [part for part in (self.embedding, *self.mixers, self.head) if part is not None]
         mlps = [block.mlp for block in self.weights.blocks if block.mlp is not None]
-        if not all(mlp.capturable for mlp in mlps):
-            return False
-        parts = (self.embedding, self.head, self.draft_entry, *self.mixers)
-        linears: list[LinearKernel | HeadsKernel] = []
-        for part in parts:
+        return (
+            self.kernels.capturable
+            and self.layer_inputs is None
+            and (self._reduce is None or is_recordable(self._reduce))
+            and needs(self.spec) <= self.kernels.recorded
+            and all(part.is_plain for part in parts)
+            and all(mlp.capturable for mlp in mlps)
+            and all(is_recordable(linear) for linear in self._linears())
+        )
+
+    def _linears(self) -> Iterator[LinearKernel | HeadsKernel]:
+        """Yield the kernels of all products outside of MLPs."""
+        for part in (self.embedding, self.head, self.draft_entry, *self.mixers):
             if part is not None:
-                linears += part.linears
+                yield from part.linears
         for block in self.weights.blocks:
-            linears += block.linears["layer_aside"].kernels if "layer_aside" in block.linears else ()
-        return all(is_recordable(linear) for linear in linears)
+            if "layer_aside" in block.linears:
+                yield from block.linears["layer_aside"].kernels
 
     @property
     def capture(self) -> str:
@@ -316,23 +288,11 @@ class Decoder:
         self._scale(views.residual, block.scalar)
         if index in self._late:
             self.kernels.add(views.late, views.residual)
-        if self._added is not None:
-            self._add(*self._added, index, views)
+        if self._added is not None and index < self._added[1].shape[1]:
+            rows, values = self._added
+            add_rows(views, rows, values[:, index], self._halves[index + 1].mixer)
         if self._taps is not None:
             self._taps.after_block(index, views.residual)
-
-    def _narrow(self, views: StepViews, tail: TailStep) -> tuple[StepViews, Tensor, Iterator[Any]]:
-        """Move the rows of a tail to the beginning of all buffers that its blocks read. Returns their views, positions and
-        metadata.
-        """
-        # The norm of the first block's input may have been computed with the end of the block before it.
-        for buffer in (views.residual, views.normed):
-            move_rows(buffer, tail.rows)
-        for part in (self.layer_inputs, self.streams):
-            if part is not None:
-                part.move(len(views.residual), tail.rows)
-        tail.begin()
-        return self._views(len(tail.rows)), tail.positions, iter(tail.metadata)
 
     def _enter(self, spec: BlockSpec, block: BlockWeights, views: StepViews) -> None:
         """Do what comes before the mixer, which may add its branch to the residual stream directly."""
@@ -426,19 +386,11 @@ class Decoder:
         if norm is not None and on_stream:
             norm(views.residual, views.residual)
 
-    def _add(self, rows: Tensor, values: Tensor, index: int, views: StepViews) -> None:
-        """Add rows to the result of block `index`; see `set_added`."""
-        if index >= values.shape[1]:
-            return
-        stream = views.residual
-        changed = stream[rows] + values[:, index].to(stream.dtype)
-        stream[rows] = changed
-        following = self._halves[index + 1].mixer
-        if following.is_ready and following.norm is not None:  # normalized before these rows were added
-            normed = torch.empty_like(changed)
-            following.norm.of_rows(stream, rows, normed)
-            views.normed[rows] = normed
-
     def _scale(self, x: Tensor, factor: float) -> None:
         if factor != 1.0:
             self.kernels.scale(x, factor)
+
+
+def _made(held: Held | None, make: Callable[[Held], Made]) -> Made | None:
+    """Make a component from its weights; None where this part of the model holds none."""
+    return None if held is None else make(held)

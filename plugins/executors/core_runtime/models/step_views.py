@@ -1,15 +1,37 @@
 """The buffers of a step, as views for its blocks.
 
-Owns: `StepViews`. Never does: allocate or compute. Called by: the decoder (makes them), MLPs (read and write them).
+Owns: `StepViews`, and which buffers of the workspace they need. Never does: compute. Called by: the decoder (reserves and makes
+them), MLPs (read and write them).
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from core_runtime.layers.workspace import Workspace
+from core_runtime.models.mixers.index import reserve_chosen
 from core_runtime.specs.block_parts import kept_buffer
 from core_runtime.specs.decoder_spec import DecoderSpec, MLPSpec
+
+
+def reserve_step(
+    workspace: Workspace, spec: DecoderSpec, max_tokens: int, dtype: torch.dtype, *, divided: bool
+) -> None:
+    """Reserve the buffers of a step of at most `max_tokens` tokens.
+
+    dtype: of the tensors between layers. divided: whether other ranks have parts of the model's layers.
+    """
+    for name, width in spec.buffers().items():
+        workspace.reserve(name, max_tokens, width, dtype)
+    _, top_k = spec.router_widths()
+    workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
+    if spec.copies_rows():
+        workspace.reserve("every_row", max_tokens, 1, torch.int64)
+        torch.arange(max_tokens, out=workspace.buffer("every_row")[:, 0])
+    workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
+    workspace.reserve("expert_slots", max_tokens, top_k if divided else 0, torch.int64)
+    reserve_chosen(workspace, max_tokens, spec.chosen_keys())
 
 
 class StepViews:

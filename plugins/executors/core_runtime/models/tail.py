@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
+
+from core_runtime.models.step_views import StepViews
+
+
+class HoldsRows(Protocol):
+    """A component of a decoder with buffers of its own."""
+
+    def move(self, num_tokens: int, rows: Tensor) -> None:
+        """Move rows, int64 [K], among those of `num_tokens` tokens, to the beginning of its buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,16 @@ class TailStep:
     positions: Tensor
     metadata: Sequence[Any]
     begin: Callable[[], None]
+
+    def take(self, views: StepViews, components: Sequence[HoldsRows | None]) -> None:
+        """Move the rows to the beginning of all buffers that these blocks read, and set what depends on rows."""
+        # The norm of the first block's input may have been computed with the end of the block before it.
+        for buffer in (views.residual, views.normed):
+            move_rows(buffer, self.rows)
+        for component in components:
+            if component is not None:
+                component.move(len(views.residual), self.rows)
+        self.begin()
 
 
 def move_rows(buffer: Tensor, rows: Tensor) -> None:

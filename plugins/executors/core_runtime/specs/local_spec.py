@@ -6,6 +6,7 @@ Called by: `DecoderSpec.local`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -59,13 +60,18 @@ def _torn(spec: Shape, start: int, stop: int) -> str:
         )
     if is_part and any(block.aside for block in spec.blocks):
         return f"later blocks read the embeddings again, which every rank would need; {one_stage}"
+    return _torn_from_earlier(blocks, one_stage) or _torn_at_an_end(spec, start, stop)
+
+
+def _torn_from_earlier(blocks: Sequence[BlockSpec], one_stage: str) -> str:
+    """Return what some blocks use of those before them; empty: nothing. one_stage: what to do about it."""
     heads = [block.heads for block in blocks if block.heads is not None]
     if not {one.borrows for one in heads} - {""} <= {one.lends for one in heads}:
         return f"they use keys and values of earlier blocks, which the same rank must hold; {one_stage}"
     kept = {name for block in blocks for name in block.keeps_as}
     if not {name for block in blocks for name, _ in block.blends} <= kept:
         return f"they use the residual stream of earlier blocks, which the same rank must hold; {one_stage}"
-    return _torn_at_an_end(spec, start, stop)
+    return ""
 
 
 def _torn_at_an_end(spec: Shape, start: int, stop: int) -> str:

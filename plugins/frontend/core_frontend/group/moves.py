@@ -29,7 +29,7 @@ from core_frontend.output_processor import OutputProcessor, RequestState
 from core_frontend.quote.link import Link
 from core_frontend.recovery import num_missing
 from core_kv_connectors.handoff.roles import moves_requests
-from core_observers.move_metrics import OUTCOMES
+from core_observers.families.move_metrics import OUTCOMES
 from core_supervision.link.zmq_client import ZmqClient
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ import random
 import secrets
 import time
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -32,6 +31,7 @@ from core_frontend.api.sampling_fields import MOST_LISTED
 from core_frontend.prompts.bad_words import bad_word_tokens
 from core_frontend.prompts.pooling_input import PoolingInput
 from core_frontend.prompts.prompt_parser import Prompt, PromptInput, PromptParser, check_unicode, need_tokenizer
+from core_frontend.prompts.request_checks import check_compiled, check_continued, check_possible, check_priority
 from core_frontend.request_settings import LengthLimit, RequestSettings, request_settings
 from core_frontend.request_terms import LENIENT, RequestTerms
 from core_observers.receipts.issuer import Issuer
@@ -40,7 +40,6 @@ from core_tokens.tokenizer import Tokenizer
 
 MAX_N = 128
 """Maximum number of completions of one request."""
-MOST_PRIORITY = 1 << 31
 
 
 @dataclass(slots=True)
@@ -119,7 +118,7 @@ class InputProcessor:
         check_unicode("request_id", request_id)
         check_unicode("user", terms.user)
         self._check_explain(terms)
-        _check_priority(terms.priority)
+        check_priority(terms.priority)
         if isinstance(params, PoolingParams):
             parsed = self._parse(prompt, terms)
             request = self._pooling.request(request_id, parsed, params, terms, deadline, arrival)
@@ -140,9 +139,9 @@ class InputProcessor:
     ) -> ProcessedInput:
         """Process a request for text; arguments as in `process`."""
         self._check_params(params)
-        _check_compiled(params, grammar)
+        check_compiled(params, grammar)
         parsed = self._parse(prompt, terms)
-        _check_continued(parsed, params)
+        check_continued(parsed, params)
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
         num_cut = len(parsed.token_ids) - len(token_ids)
@@ -253,7 +252,7 @@ class InputProcessor:
         eos, stops = self._stops(params, has_grammar=has_grammar)
         bad_words = self._bad_words(params)
         allowed = list(dict.fromkeys(params.allowed_token_ids or ()))
-        _check_possible(params, allowed, stops, bad_words)
+        check_possible(params, allowed, stops, bad_words)
         return TokenRules(eos, stops, bad_words, array("q", allowed).tobytes())
 
     def _stops(self, params: SamplingParams, *, has_grammar: bool) -> tuple[list[int], list[int]]:
@@ -349,57 +348,9 @@ class InputProcessor:
 
 
 def _num_public(terms: RequestTerms, prompt: Prompt) -> int:
-    """Return the tokens that tenants share; nobody shares a picture."""
+    """Return the number of leading tokens that tenants share; pictures are never shared."""
     first = prompt.media[0].start if prompt.media else terms.num_public_tokens
     return min(terms.num_public_tokens, first)
-
-
-def _check_compiled(params: SamplingParams, grammar: CompiledGrammar | None) -> None:
-    if params.structured_outputs is not None and grammar is None:
-        raise RequestError(
-            "structured_outputs cannot be used here: nothing compiles grammars; leave it out.",
-            param="structured_outputs",
-        )
-
-
-def _check_continued(prompt: Prompt, params: SamplingParams) -> None:
-    """Raise RequestError for a prompt that no text can follow."""
-    if prompt.second:
-        raise RequestError("token_type_ids are of pairs of texts to pool; leave them out.", param="token_type_ids")
-    if prompt.embeds is not None:
-        _check_embedded(prompt, params)
-    if prompt.media and params.truncate_prompt_tokens is not None:
-        raise RequestError(
-            "truncate_prompt_tokens cuts a prompt, and this one has pictures; leave it out.",
-            param="truncate_prompt_tokens",
-        )
-
-
-def _check_priority(priority: object) -> None:
-    """Raise RequestError for a value that cannot be compared with other priorities."""
-    if type(priority) is not int or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise RequestError(
-            f"priority is {priority!r}; expected an integer of at most {MOST_PRIORITY}, lower ones first.",
-            param="priority",
-        )
-
-
-def _check_embedded(prompt: Prompt, params: SamplingParams) -> None:
-    """Raise RequestError for parameters that need a prompt of tokens."""
-    for name, is_given in (
-        ("truncate_prompt_tokens", params.truncate_prompt_tokens is not None),
-        ("prompt_logprobs", params.prompt_logprobs is not None),
-    ):
-        if is_given:
-            raise RequestError(
-                f"{name} is of a prompt of tokens, and this one has prompt_embeds; leave it out.", param=name
-            )
-    if params.repetition_penalty != 1.0 and not prompt.knows_tokens:
-        raise RequestError(
-            "repetition_penalty looks at the tokens of the prompt, which has prompt_embeds alone; set it to 1, or in a script "
-            "give prompt_token_ids beside them.",
-            param="repetition_penalty",
-        )
 
 
 def _length_of_trace(num_tokens: int, room: int) -> LengthLimit:
@@ -413,21 +364,3 @@ def _length_of_trace(num_tokens: int, room: int) -> LengthLimit:
             code="context_length_exceeded",
         )
     return LengthLimit(param, num_tokens, "request")
-
-
-def _check_possible(
-    params: SamplingParams, allowed: Sequence[int], stops: Sequence[int], bad_words: Sequence[Sequence[int]]
-) -> None:
-    """Raise RequestError if the request itself excludes every token at its first position."""
-    if not allowed:
-        return
-    ruled_out = {word[0] for word in bad_words if len(word) == 1}
-    names = "bad_words"
-    if params.min_tokens:
-        ruled_out.update(stops)
-        names = "stop tokens before min_tokens, and bad_words,"
-    if ruled_out.issuperset(allowed):
-        raise RequestError(
-            f"allowed_token_ids leaves nothing to sample: {names} rule out every token in it; allow others.",
-            param="allowed_token_ids",
-        )

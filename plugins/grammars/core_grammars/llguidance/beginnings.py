@@ -41,15 +41,19 @@ def alternatives(parts: list[Piece]) -> list[Piece]:
     firsts = [first_pieces(flat([part])) for part in parts]
     found: list[Piece] = []
     for place, part in enumerate(parts):
-        free = [first for first in firsts[place] if isinstance(first, Free) and first.is_any]
-        spans = [first for first in firsts[place] if isinstance(first, Span)]
-        if not free and not spans:
-            found.append(part)
-            continue
-        others = [first for other, list_ in enumerate(firsts) if other != place for first in list_]
-        texts = _other_texts(others, free, spans)
-        found.append(barred(part, texts) if texts else part)
+        others = [first for list_ in (*firsts[:place], *firsts[place + 1 :]) for first in list_]
+        found.append(_distinguished(part, firsts[place], others))
     return found
+
+
+def _distinguished(part: Piece, own: list[Piece], others: list[Piece]) -> Piece:
+    """Return an alternative whose free text does not begin like others. own, others: their first pieces."""
+    free = [first for first in own if isinstance(first, Free) and first.is_any]
+    spans = [first for first in own if isinstance(first, Span)]
+    if not free and not spans:
+        return part
+    texts = _other_texts(others, free, spans)
+    return barred(part, texts) if texts else part
 
 
 def _other_texts(others: list[Piece], free: list[Free], spans: list[Span]) -> tuple[str, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_kv_connectors.load_failure import LoadFailure
 
 CONTRACT = 1
 
@@ -26,12 +27,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
             description="file with a secret, with which other users may write to the directory; unset: nobody may"
         ),
     ] = None
-    load_failure: Annotated[
-        Literal["recompute", "fail"],
-        msgspec.Meta(
-            description="recompute computes a prompt whose pages are there and do not come; fail ends its request"
-        ),
-    ] = "recompute"
+    load_failure: LoadFailure = "recompute"
 
 
 @hookimpl
@@ -43,19 +39,6 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Build the connector."""
-    from core_kv_connectors.tiers.shared_files import SharedFiles
+    from core_kv_connectors.tiers.shared_files import open_files
 
-    config = context.config
-    own = context.arguments
-    assert config is not None
-    made = SharedFiles(
-        config,
-        context.options["fingerprint"],
-        context.options["page_bytes"],
-        context.options.get("new_page"),
-        directory=own.directory,
-        capacity=int(own.size * (1 << 30)),
-        key_file=own.key_file,
-    )
-    made.fails_loads = own.load_failure == "fail"
-    return made
+    return open_files(context, context.arguments.directory, key_file=context.arguments.key_file)

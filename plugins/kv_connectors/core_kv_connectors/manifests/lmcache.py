@@ -33,20 +33,11 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Build the connector. Raises ConfigError."""
-    from core_kv_connectors.stores.connector import Stored
+    from core_kv_connectors.stores.connector import open_store
     from core_kv_connectors.stores.lmcache import LMCacheStore
     from core_kv_connectors.stores.place import place_of, secret_of
 
     own = context.arguments
     address = place_of(own.url, f"{ARGUMENT}.url", "lm://")
     secret = secret_of(own.key_file, "lmcache", "url", address)
-    assert context.config is not None
-    return Stored(
-        context.config,
-        context.options["fingerprint"],
-        context.options["page_bytes"],
-        context.options.get("new_page"),
-        name="lmcache",
-        dial=lambda: LMCacheStore(*address),
-        secret=secret,
-    )
+    return open_store(context, "lmcache", lambda: LMCacheStore(*address), secret)

@@ -49,7 +49,7 @@ def core_spec() -> PluginSpec:
 def core_load(context: LoadContext) -> Any:
     """Build the connector. Raises ConfigError where Mooncake is not installed, or its master is not there."""
     from core_kv_connectors.handoff.fabrics.own_address import own_address
-    from core_kv_connectors.stores.connector import Stored
+    from core_kv_connectors.stores.connector import open_store
     from core_kv_connectors.stores.mooncake import MooncakeStore
     from core_kv_connectors.stores.place import place_of, secret_of
 
@@ -58,13 +58,9 @@ def core_load(context: LoadContext) -> Any:
     secret = secret_of(own.key_file, "mooncake_store", "master", address)
     host = own.host or own_address(None, [own.master])
     segment = int(own.size * (1 << 30))
-    assert context.config is not None
-    return Stored(
-        context.config,
-        context.options["fingerprint"],
-        context.options["page_bytes"],
-        context.options.get("new_page"),
-        name="mooncake_store",
-        dial=lambda: MooncakeStore(own.master, host, segment, own.protocol, own.metadata),
-        secret=secret,
+    return open_store(
+        context,
+        "mooncake_store",
+        lambda: MooncakeStore(own.master, host, segment, own.protocol, own.metadata),
+        secret,
     )

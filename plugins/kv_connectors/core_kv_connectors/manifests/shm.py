@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_kv_connectors.load_failure import LoadFailure
 
 CONTRACT = 1
 
@@ -21,12 +22,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         msgspec.Meta(description="directory on a file system in memory; unset: core-kv-UID in /dev/shm"),
     ] = None
-    load_failure: Annotated[
-        Literal["recompute", "fail"],
-        msgspec.Meta(
-            description="recompute computes a prompt whose pages are there and do not come; fail ends its request"
-        ),
-    ] = "recompute"
+    load_failure: LoadFailure = "recompute"
 
 
 @hookimpl
@@ -38,19 +34,6 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Build the connector."""
-    from core_kv_connectors.tiers.shared_files import SharedFiles, directory_in_memory
+    from core_kv_connectors.tiers.shared_files import directory_in_memory, open_files
 
-    config = context.config
-    own = context.arguments
-    assert config is not None
-    made = SharedFiles(
-        config,
-        context.options["fingerprint"],
-        context.options["page_bytes"],
-        context.options.get("new_page"),
-        directory=own.directory or directory_in_memory(),
-        capacity=int(own.size * (1 << 30)),
-        name="shm",
-    )
-    made.fails_loads = own.load_failure == "fail"
-    return made
+    return open_files(context, context.arguments.directory or directory_in_memory(), name="shm")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_kv_connectors.load_failure import LoadFailure
 
 CONTRACT = 1
 
@@ -18,12 +19,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     offload_prompt_only: Annotated[
         bool, msgspec.Meta(description="whether blocks of answers are left out until they are part of a prompt")
     ] = False
-    load_failure: Annotated[
-        Literal["recompute", "fail"],
-        msgspec.Meta(
-            description="recompute computes a prompt whose pages are there and do not come; fail ends its request"
-        ),
-    ] = "recompute"
+    load_failure: LoadFailure = "recompute"
 
 
 @hookimpl

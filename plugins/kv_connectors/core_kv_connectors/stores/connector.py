@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.api.config import EngineConfig
+from core.plugin.hookspecs import LoadContext
 from core_kv_connectors.stores.store import Store
 from core_kv_connectors.stores.tier import StoreTier
 from core_kv_connectors.tiers.host import HostTier
@@ -50,3 +51,17 @@ class Stored(LocalTiers):
         if not config.cache.enable_prefix_caching:
             return None
         return StoreTier(self._dial(), fingerprint(), self._page_bytes, self._secret, self._new_page)
+
+
+def open_store(context: LoadContext, name: str, dial: Callable[[], Store], secret: bytes) -> Stored:
+    """Build the connector of a manifest. name, dial, secret: see `Stored`."""
+    assert context.config is not None
+    return Stored(
+        context.config,
+        context.options["fingerprint"],
+        context.options["page_bytes"],
+        context.options.get("new_page"),
+        name=name,
+        dial=dial,
+        secret=secret,
+    )

@@ -20,11 +20,11 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
 from core_kv_connectors.stores.store import Parts, Store, StoreError
 from core_kv_connectors.stores.writer import StoreWriter
-from core_kv_connectors.tiers.faults import DAMAGED, NOT_SAVED, Faults
+from core_kv_connectors.tiers.faults import DAMAGED
 from core_kv_connectors.tiers.page_file import MAX_HEADER, PageError, page_in, page_parts
 from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
 from core_kv_connectors.tiers.page_queue import PendingPage
-from core_kv_connectors.tiers.rest import Rest
+from core_kv_connectors.tiers.queued_tier import QueuedTier
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ FIRST_ASKED, MOST_ASKED = 16, 1024
 """Names that the store is asked for at once: few at first, as most prompts begin with what no engine has."""
 
 
-class StoreTier:
+class StoreTier(QueuedTier[StoreWriter]):
     """Pages of `page_bytes` bytes in a store.
 
     fingerprint: of model, numerics and layout; pages of another one have other names, and are not believed.
@@ -47,6 +47,7 @@ class StoreTier:
     def __init__(
         self, store: Store, fingerprint: str, page_bytes: int, secret: bytes = b"", new_page: NewPage | None = None
     ) -> None:
+        super().__init__(f"of {store.place}")
         self._store = store
         self._fingerprint = fingerprint
         self._secret = secret
@@ -54,56 +55,17 @@ class StoreTier:
         self._memory = PageMemory(page_bytes, new_page)
         self._buffer = np.zeros(4 + MAX_HEADER + page_bytes, np.uint8)
         self._names = self._new_names()
-        self._faults = Faults()
-        self._rest = Rest()
-        self._bad: set[str] = set()
         self._known: dict[str, bool] = {}
         self._places: dict[str, tuple[int, int]] = {}
         self._load: KVLoad | None = None
         self._num_asked = FIRST_ASKED
         store.prepare(self._buffer.data.cast("B"))
-        self.writer = StoreWriter(store, self._parts_of, lambda key: self._faults.add(key, NOT_SAVED))
+        self.writer = StoreWriter(store, self._parts_of, self._dropped)
         self.writer.start()
-
-    @property
-    def num_dropped(self) -> int:
-        """Return the number of pages that were not stored."""
-        return self.writer.num_dropped
-
-    @property
-    def write_byte_s(self) -> float:
-        """Return the processor's seconds that storing a byte took lately."""
-        return self.writer.byte_s
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a page passed now would be stored immediately."""
-        return self.writer.is_ready and not self._rest.remaining
-
-    @property
-    def resting_s(self) -> float:
-        """Return the seconds for which a failed store is still not used."""
-        return max(self._rest.remaining, self.writer.rest.remaining)
-
-    @property
-    def may_be_read(self) -> bool:
-        """Whether the store may currently be asked."""
-        return not self._rest.remaining
 
     def leave_alone(self) -> None:
         """Stop asking a store that does not answer, for a while."""
-        self._failed(StoreError("it does not answer"))
-
-    def find(self, group: int, key: PrefixKey) -> Page | None:
-        """Return the block's page while it is waiting to be stored, or None."""
-        if not self.writer.has_pending:  # mostly so; a step's look-ups ask for hundreds of blocks
-            return None
-        pending = self.writer.find(self._name_of(group, key))
-        return None if pending is None or pending.key.payload != key.payload else pending.page
-
-    def holds(self, group: int, key: PrefixKey) -> bool:
-        """Whether this process has stored or read the block's page, or will store it."""
-        return self._name_of(group, key) in self.writer.placed or self.find(group, key) is not None
+        self._failed("it does not answer")
 
     def may_have(self, group: int, key: PrefixKey) -> bool:
         """Whether the store is worth asking: it may have a page that was not read with wrong values."""
@@ -163,31 +125,12 @@ class StoreTier:
             self._faults.add(key, DAMAGED)
             self._condemn(name)
             return None
-        if name not in self._bad:  # discarded while it was read
-            self.writer.placed.add(name)
-        self._faults.forget(key)  # it came late before
+        self._accept(name, key)
         return page
 
     def prepare(self) -> Iterator[None]:
         """Make nothing ready: it is not known how many pages come."""
         return iter(())
-
-    def write(self, group: int, key: PrefixKey, page: Page) -> None:
-        """Queue a page; it is dropped when the store is too slow."""
-        if not self.holds(group, key):
-            self._faults.forget(key)
-            name = self._name_of(group, key)
-            is_bad = name in self._bad
-            self._bad.discard(name)
-            self.writer.put(name, PendingPage(group, key, page, replaces=is_bad))
-
-    def missing(self, key: PrefixKey) -> str:
-        """Return why no page of a block is there; see `Faults`."""
-        return self._faults.cause(key)
-
-    def late(self, load: KVLoad) -> None:
-        """Remember that the pages of a load came too late; see `Faults`."""
-        self._faults.late(load)
 
     def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
         """Return False: a store of others decides itself what it drops."""
@@ -207,10 +150,6 @@ class StoreTier:
         """List nothing: names of objects tell neither group nor digest, and a store does not say what it drops."""
         return iter(())
 
-    def flush(self, timeout_s: float = 60.0) -> bool:
-        """Wait until all queued pages are stored; False when that takes too long or the store fails."""
-        return self.writer.flush(timeout_s)
-
     def clear(self) -> None:
         """Never use the pages again that are there now: they cannot be deleted for all, so names change."""
         self.writer.forget_all()
@@ -222,7 +161,7 @@ class StoreTier:
         self._store.close()
 
     def _name_of(self, group: int, key: PrefixKey) -> str:
-        """Return the name of a page's object, 40 hex digits; without the secret nobody can tell it."""
+        """Return the name of a page's object, 40 hex digits, which cannot be guessed without the secret."""
         digest = self._names.copy()
         digest.update(group.to_bytes(2, "little") + len(key.digest).to_bytes(2, "little") + key.digest + key.payload)
         return digest.hexdigest()
@@ -244,13 +183,6 @@ class StoreTier:
     def _parts_of(self, pending: PendingPage) -> Parts:
         return page_parts(self._fingerprint, pending.group, pending.key, pending.page, self._secret)
 
-    def _condemn(self, name: str) -> None:
-        self._bad.add(name)
-        self.writer.placed.discard(name)
-
-    def _failed(self, error: Exception) -> None:
-        """Stop asking for a while; of consecutive failures only the first is logged."""
-        if not self._rest.num_failures:
-            logger.warning("KV pages of %s cannot be read for now: %s.", self._store.place, error)
-        self._rest.begin()
+    def _failed(self, error: object) -> None:
+        super()._failed(error)
         self.writer.placed.clear()  # whatever comes back may have lost them

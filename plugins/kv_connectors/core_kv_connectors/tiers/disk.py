@@ -22,15 +22,14 @@ from pathlib import Path
 from core.api.errors import ConfigError
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import Page, PrefixKey
-from core_kv_connectors.tiers.faults import DAMAGED, NOT_SAVED, Faults
+from core_kv_connectors.tiers.faults import DAMAGED
 from core_kv_connectors.tiers.limited_calls import LimitedCalls, within
 from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
 from core_kv_connectors.tiers.page_file import PageError, read_page
 from core_kv_connectors.tiers.page_marks import PageMarks
 from core_kv_connectors.tiers.page_memory import NewPage, PageMemory
-from core_kv_connectors.tiers.page_queue import PendingPage
 from core_kv_connectors.tiers.page_writer import PageWriter
-from core_kv_connectors.tiers.rest import Rest
+from core_kv_connectors.tiers.queued_tier import QueuedTier
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ OPEN_S = 10.0
 """Seconds in which the directory has to answer when it is opened: at the start, and when weights change."""
 
 
-class DiskTier:
+class DiskTier(QueuedTier[PageWriter]):
     """Pages of `page_bytes` bytes under `directory`.
 
     fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read.
@@ -64,12 +63,12 @@ class DiskTier:
         new_page: NewPage | None = None,
     ) -> None:
         self.directory = Path(directory) / fingerprint
+        super().__init__(f"in {self.directory}")
         self.fingerprint = fingerprint
         self.page_bytes = page_bytes
         self._secret = secret
         self._memory = PageMemory(page_bytes, new_page)
         self._marks = PageMarks(lambda: self.writer.directory)
-        self._faults = Faults()
         calls = self._marks.placed, self._dropped
         try:
             self.writer = within(OPEN_S, lambda: PageWriter(Path(directory), fingerprint, capacity, secret, *calls))
@@ -82,24 +81,7 @@ class DiskTier:
             raise ConfigError([f"{argument} {directory}: the directory cannot be written."])
         self.writer.start()
         self.calls = LimitedCalls()
-        self._rest = Rest()
-        self._bad: set[str] = set()
         self._is_cleared = True
-
-    @property
-    def num_dropped(self) -> int:
-        """Return the number of pages that were not written because the disk was too slow or failed."""
-        return self.writer.num_dropped
-
-    @property
-    def write_byte_s(self) -> float:
-        """Return the processor's seconds that writing a byte took lately; 0 until pages were written."""
-        return self.writer.byte_s
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a page passed now would be written immediately."""
-        return self.writer.is_ready and not self._rest.remaining
 
     @property
     def is_late(self) -> bool:
@@ -111,33 +93,9 @@ class DiskTier:
         """Return the seconds since a call of the thread that plans steps became late; 0 when none is."""
         return self.calls.late_s
 
-    @property
-    def resting_s(self) -> float:
-        """Return the seconds for which a failed disk is still not used; 0 when it is usable."""
-        return max(self._rest.remaining, self.writer.rest.remaining)
-
-    @property
-    def may_be_read(self) -> bool:
-        """Whether the disk may currently be read."""
-        return not self._rest.remaining
-
     def leave_alone(self) -> None:
         """Stop using a disk that does not answer, for a while."""
-        if not self._rest.num_failures:
-            logger.warning("KV pages in %s cannot be read for now: the disk does not answer.", self.directory)
-        self._rest.begin()
-
-    def find(self, group: int, key: PrefixKey) -> Page | None:
-        """Return the block's page while it is waiting to be written, or None. Does not access the disk."""
-        pending = self.writer.find(page_name(group, key))
-        if pending is None or pending.key.payload != key.payload:
-            return None
-        return pending.page
-
-    def holds(self, group: int, key: PrefixKey) -> bool:
-        """Whether this process has written or read the block's page, or will write it. Does not access the disk."""
-        name = page_name(group, key)
-        return name in self.writer.placed or self.find(group, key) is not None
+        self._failed("the disk does not answer")
 
     def may_have(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be; also when the disk does not say so in time."""
@@ -190,10 +148,8 @@ class DiskTier:
             self._condemn(name)
             self._failed(error)
             return None
-        if name not in self._bad:  # discarded while it was read
-            self.writer.placed.add(name)
         self._rest.end()
-        self._faults.forget(key)  # it came late before
+        self._accept(name, key)
         return page
 
     def prepare(self) -> Iterator[None]:
@@ -206,23 +162,6 @@ class DiskTier:
         for _ in range(num_pages):
             self._memory.write_ahead()
             yield
-
-    def write(self, group: int, key: PrefixKey, page: Page) -> None:
-        """Queue a page for writing; it is dropped when the disk is too slow."""
-        if not self.holds(group, key):
-            self._faults.forget(key)
-            name = page_name(group, key)
-            is_bad = name in self._bad
-            self._bad.discard(name)
-            self.writer.put(name, PendingPage(group, key, page, replaces=is_bad))
-
-    def missing(self, key: PrefixKey) -> str:
-        """Return why no page of a block is there; see `Faults`."""
-        return self._faults.cause(key)
-
-    def late(self, load: KVLoad) -> None:
-        """Remember that the pages of a load came too late; see `Faults`."""
-        self._faults.late(load)
 
     def hold(self, owner: Hashable, names: Set[str], share: float, seconds: float) -> bool:
         """Hold pages for an owner, in place of those it had; False, and no change, where they are above the share.
@@ -250,10 +189,6 @@ class DiskTier:
                     digest, _, group = name.removesuffix(".kv").partition("-")
                     yield int(group), bytes.fromhex(digest)
 
-    def flush(self, timeout_s: float = 60.0) -> bool:
-        """Wait until all queued pages are written; False when that takes too long or the disk fails."""
-        return self.writer.flush(timeout_s)
-
     def clear(self) -> None:
         """Delete the pages of this fingerprint; queued ones are dropped, and no page is found until all is done."""
         self.writer.forget_all()
@@ -267,13 +202,8 @@ class DiskTier:
         self.writer.close(timeout_s)
         self._marks.close(max(deadline - time.monotonic(), 0.0))
 
-    def _dropped(self, key: PrefixKey) -> None:
-        self._faults.add(key, NOT_SAVED)
-
-    def _condemn(self, name: str) -> None:
-        """Never return the page of this file, until it has been written again."""
-        self._bad.add(name)
-        self.writer.placed.discard(name)
+    def _name_of(self, group: int, key: PrefixKey) -> str:
+        return page_name(group, key)
 
     def _remove(self, name: str) -> None:
         """Delete a page that was condemned, unless it has been written again."""
@@ -302,9 +232,3 @@ class DiskTier:
             self._is_cleared = True
         except OSError as error:
             self._failed(error)
-
-    def _failed(self, error: OSError) -> None:
-        """Stop using the disk for a while; of consecutive failures only the first is logged."""
-        if not self._rest.num_failures:
-            logger.warning("KV pages in %s cannot be read for now: %s.", self.directory, error)
-        self._rest.begin()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError
+from core.plugin.hookspecs import LoadContext
 from core_kv_connectors.tiers.disk import DiskTier
 from core_kv_connectors.tiers.host import HostTier
 from core_kv_connectors.tiers.local import LocalTiers
@@ -76,6 +77,24 @@ class SharedFiles(LocalTiers):
             secret=self._secret,
             new_page=self._new_page,
         )
+
+
+def open_files(context: LoadContext, directory: str, *, key_file: str | None = None, name: str = "file") -> SharedFiles:
+    """Build the connector of a manifest, whose arguments have `size` and `load_failure`. Raises ConfigError."""
+    assert context.config is not None
+    own = context.arguments
+    made = SharedFiles(
+        context.config,
+        context.options["fingerprint"],
+        context.options["page_bytes"],
+        context.options.get("new_page"),
+        directory=directory,
+        capacity=int(own.size * (1 << 30)),
+        key_file=key_file,
+        name=name,
+    )
+    made.fails_loads = own.load_failure == "fail"
+    return made
 
 
 def directory_name(fingerprint: str, secret: bytes) -> str:

@@ -8,9 +8,10 @@ One item is computed at a time, so an item has the same rows alone and in compan
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -128,39 +129,67 @@ def _built(hf_config: Mapping[str, Any], media: MediaConfig, tensors: dict[str, 
     """Return the model around the tower, without its language model. Raises UserError."""
     import transformers
 
-    key, model_type = text_key(hf_config), media.model_type
-    text = {name: value for name, value in text_config(hf_config).items() if name not in LEFT_OUT}
-    text |= {"num_hidden_layers": 0, "vocab_size": TEXT_ROWS, "pad_token_id": None}
-    text |= {name: value for name, value in OF_NO_LAYERS.items() if name in text}
-    whole = {name: value for name, value in hf_config.items() if name not in NOT_OF_THE_WHOLE}
-    whole[key or "text_config"] = text
-    verbosity = transformers.logging.get_verbosity()
-    shows_progress = transformers.logging.is_progress_bar_enabled()
-    transformers.logging.set_verbosity_error()  # it would report the language model as missing
-    transformers.logging.disable_progress_bar()
+    model_type = media.model_type
+    # A copy, because transformers writes defaults into the mappings, which the engine reads again after sleep.
+    whole = copy.deepcopy(_without_text(hf_config))
     try:
-        # A copy, because transformers writes defaults into the mappings, which the engine reads again after sleep.
-        settings = transformers.AutoConfig.for_model(model_type, **copy.deepcopy(whole))
-        pictured, heard = (
-            transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-            transformers.MODEL_FOR_MULTIMODAL_LM_MAPPING,
-        )
-        without_towers(settings, media)
-        kind = (heard if AUDIO in media.places else pictured)[type(settings)]
-        model, report = kind.from_pretrained(
-            None, config=settings, state_dict=tensors, dtype=dtype, output_loading_info=True
-        )
+        with _silent():
+            settings = transformers.AutoConfig.for_model(model_type, **whole)
+            pictured, heard = (
+                transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+                transformers.MODEL_FOR_MULTIMODAL_LM_MAPPING,
+            )
+            without_towers(settings, media)
+            kind = (heard if AUDIO in media.places else pictured)[type(settings)]
+            model, report = kind.from_pretrained(
+                None, config=settings, state_dict=tensors, dtype=dtype, output_loading_info=True
+            )
     except Exception as error:
         raise UserError(
             f"transformers {transformers.__version__} builds no tower of a '{model_type}' from this checkpoint "
             f"({type(error).__name__}: {str(error).strip()[:300]}); start with --language-model-only."
         ) from error
+    unserved = [tower for name, tower in TOWERS.get(model_type, {}).items() if name not in media.places]
+    _check_complete(report, model_type, (*OF_TEXT, *unserved, *hf_config.get(PROJECTOR, {}).get("absent", ())))
+    inner = model.eval().model
+    for name in (*OF_TEXT, *unserved):
+        if hasattr(inner, name):
+            setattr(inner, name, None)
+    return inner
+
+
+def _without_text(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the model with a language model of no layers."""
+    text = {name: value for name, value in text_config(hf_config).items() if name not in LEFT_OUT}
+    text |= {"num_hidden_layers": 0, "vocab_size": TEXT_ROWS, "pad_token_id": None}
+    text |= {name: value for name, value in OF_NO_LAYERS.items() if name in text}
+    whole = {name: value for name, value in hf_config.items() if name not in NOT_OF_THE_WHOLE}
+    whole[text_key(hf_config) or "text_config"] = text
+    return whole
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Let transformers report nothing: it would name the language model as missing, and show progress."""
+    import transformers
+
+    verbosity = transformers.logging.get_verbosity()
+    shows_progress = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
     finally:
         transformers.logging.set_verbosity(verbosity)
         if shows_progress:
             transformers.logging.enable_progress_bar()
-    unserved = [tower for name, tower in TOWERS.get(model_type, {}).items() if name not in media.places]
-    needless = (*OF_TEXT, *unserved, *hf_config.get(PROJECTOR, {}).get("absent", ()))
+
+
+def _check_complete(report: Mapping[str, Any], model_type: str, needless: Sequence[str]) -> None:
+    """Raise CheckpointError for tensors that a tower lacks, or that do not fit.
+
+    report: made by transformers while it loaded them. needless: parts of the names of tensors that it may lack.
+    """
     missing = [name for name in report["missing_keys"] if not any(part in name for part in needless)]
     unknown = [*report["unexpected_keys"], *report["mismatched_keys"]]
     if missing or unknown:
@@ -169,8 +198,3 @@ def _built(hf_config: Mapping[str, Any], media: MediaConfig, tensors: dict[str, 
         raise CheckpointError(
             f"The checkpoint {what} the tower of a '{model_type}': {listed}. Complete it, or start with --language-model-only."
         )
-    inner = model.eval().model
-    for name in (*OF_TEXT, *unserved):
-        if hasattr(inner, name):
-            setattr(inner, name, None)
-    return inner

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from core.api.stats import SchedulerStats
 from core.engine.observer import Engine, EngineObserver, EngineStart
+from core_observers.families.recording_metrics import NAME
 from core_observers.observer_settings import RECORDINGS
-from core_observers.recording_metrics import NAME
 
 
 class Recordings(EngineObserver):

@@ -7,9 +7,10 @@ Called by: `NativeKernels.save` and `restore`.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, fields
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from types import MappingProxyType, ModuleType
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -48,6 +49,17 @@ MAX_ELEMENTS = 1 << 48
 MAX_GROUP = 1 << 20
 """Upper limit on saved sizes, so that no byte count computed from them overflows in the extension."""
 PLANES = tuple(FORMATS[name] for name in SUPER_FORMATS)
+ROUNDING: Final[Mapping[str, Callable[[Any], bool]]] = MappingProxyType(
+    {
+        "numbers": lambda value: isinstance(value, str) and value in KINDS,
+        "rule": lambda value: isinstance(value, str) and value in RULES,
+        "group_size": lambda value: type(value) is int and 0 <= value < MAX_GROUP,
+        "scale": lambda value: type(value) in (int, float) and 0 < value < math.inf,
+        "zero": lambda value: type(value) is int and abs(value) < MAX_GROUP,
+        "bound": lambda value: type(value) in (int, float) and value > 0,
+    }
+)
+"""Whether each value of a rounding can be that."""
 UNIT = 32
 """Inputs whose bit planes are stored together."""
 PLAIN_FORMATS = (FORMATS["float32"], FORMATS["float16"], FORMATS["bfloat16"])
@@ -115,17 +127,12 @@ def _described(step: InputRounding) -> dict[str, Any]:
 
 def _rounding(values: object) -> InputRounding:
     """Return a described rounding. Raises ValueError for one that cannot be."""
-    if not isinstance(values, dict) or values.keys() != {each.name for each in fields(InputRounding)}:
-        raise ValueError(f"{values!r} describes no rounding of inputs")
-    numbers, rule, group, zero = (values[name] for name in ("numbers", "rule", "group_size", "zero"))
-    bound = math.inf if values["bound"] is None else values["bound"]
-    reals = [value for value in (values["scale"], bound) if type(value) in (int, float) and value > 0]
-    whole = [value for value in (group, zero) if type(value) is int and abs(value) < MAX_GROUP]
-    named = isinstance(numbers, str) and isinstance(rule, str) and numbers in KINDS and rule in RULES
-    if not named or len(reals) + len(whole) < 4 or group < 0 or not math.isfinite(values["scale"]):
-        raise ValueError(f"{values!r} describes no rounding of inputs")
-    known: Any = rule
-    return InputRounding(numbers, known, group, float(values["scale"]), zero, float(bound))
+    if isinstance(values, dict) and values.keys() == ROUNDING.keys():
+        described: dict[str, Any] = {**values, "bound": math.inf if values["bound"] is None else values["bound"]}
+        if all(can_be(described[name]) for name, can_be in ROUNDING.items()):
+            described |= {name: float(described[name]) for name in ("scale", "bound")}
+            return InputRounding(**described)
+    raise ValueError(f"{values!r} describes no rounding of inputs")
 
 
 def _is_sensible(shape: tuple[int, int], numbers: dict[str, int]) -> bool:

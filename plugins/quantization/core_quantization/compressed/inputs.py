@@ -1,4 +1,4 @@
-"""What a compressed-tensors declaration says about the rounding of inputs.
+"""The rounding of inputs in a compressed-tensors declaration.
 
 Owns: the keys of `input_activations`, and the rule that each of them means. Never does: round. Torch-free. Called by:
 the choice of layouts, where the argument `activation` is `declared`.
@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from core_quantization.declared.inputs import InputScheme
 from core_quantization.declared.refusal import Refusal, known_keys, mapping_at, whole_at
+
+if TYPE_CHECKING:
+    from core_runtime.weights.input_rounding import Rule
 
 USED: Final = ("num_bits", "type", "symmetric", "strategy", "group_size", "dynamic", "scale_dtype")
 NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
@@ -45,13 +48,8 @@ def input_scheme(where: str, found: object, form: str | None) -> InputScheme | N
     inputs = mapping_at(where, found)
     known_keys(where, inputs, USED, NEUTRAL)
     kind = str(inputs.get("type") or "int").lower()
-    bits = whole_at(f"{where}.num_bits", inputs.get("num_bits", 8))
-    numbers = NUMBERS.get((kind, bits))
-    if numbers is None:
-        raise Refusal(f"{where}.num_bits", "4 or 8 bits of int or float", f"{bits} bits of {kind}", AGAIN)
     symmetric = inputs.get("symmetric", True) is not False
-    if kind == "float" and not symmetric:
-        raise Refusal(f"{where}.symmetric", "true for floats", "false", AGAIN)
+    numbers = _numbers(where, inputs, kind, symmetric=symmetric)
     size = inputs.get("group_size")
     group = 0 if size in (None, -1) else whole_at(f"{where}.group_size", size)
     strategy = str(inputs.get("strategy") or ("group" if group else "tensor")).lower()
@@ -62,14 +60,27 @@ def input_scheme(where: str, found: object, form: str | None) -> InputScheme | N
         return _nvfp4(where, inputs, numbers, group)
     if dynamic is not True:
         raise Refusal(f"{where}.dynamic", f"true for strategy {strategy}", repr(dynamic), AGAIN)
+    rule: Rule = "divide" if symmetric else "range"
     if strategy in ("tensor", "token"):
-        return InputScheme(numbers, "divide" if symmetric else "range")
+        return InputScheme(numbers, rule)
     if strategy != "group" or group < 1:
         raise Refusal(f"{where}.strategy", "tensor, token, group or tensor_group", strategy, AGAIN)
-    powers = _has_powers(where, inputs, form)
-    if powers and (group != MX_GROUP or kind != "float"):
+    if not _has_powers(where, inputs, form):
+        return InputScheme(numbers, rule, group)
+    if group != MX_GROUP or kind != "float":
         raise Refusal(f"{where}.group_size", f"{MX_GROUP} floats for scales of type {POWERS}", group, AGAIN)
-    return InputScheme(numbers, "carry" if powers else "divide" if symmetric else "range", group)
+    return InputScheme(numbers, "carry", group)
+
+
+def _numbers(where: str, inputs: Mapping[str, Any], kind: str, *, symmetric: bool) -> str:
+    """Return the kind of numbers of a declaration. Raises Refusal."""
+    bits = whole_at(f"{where}.num_bits", inputs.get("num_bits", 8))
+    numbers = NUMBERS.get((kind, bits))
+    if numbers is None:
+        raise Refusal(f"{where}.num_bits", "4 or 8 bits of int or float", f"{bits} bits of {kind}", AGAIN)
+    if kind == "float" and not symmetric:
+        raise Refusal(f"{where}.symmetric", "true for floats", "false", AGAIN)
+    return numbers
 
 
 def _nvfp4(where: str, inputs: Mapping[str, Any], numbers: str, group: int) -> InputScheme:

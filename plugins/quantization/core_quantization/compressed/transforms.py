@@ -190,15 +190,10 @@ def _of_scheme(name: str, where: str, scheme: Mapping[str, Any]) -> list[Transfo
     """Return the transforms of one scheme that run beside the weights."""
     known_keys(where, scheme, USED, NEUTRAL)
     steps = [mapping_at(f"{where}.apply", step) for step in scheme.get("apply") or ()]
-    places = [step.get("location") for step in steps]
-    for place in places:
-        if place not in (*OFFLINE, *ONLINE, *PAIR):
-            raise Refusal(f"{where}.apply.location", " or ".join((*OFFLINE, *ONLINE, *PAIR)), place, AGAIN)
     kind = scheme.get("type")
-    if any(place in PAIR for place in places) and (kind == STORED[1] or not set(PAIR) <= set(places)):
-        wanted = "an orthonormal matrix for both q_attn and k_cache, whose products it leaves as they are"
-        raise Refusal(f"{where}.apply.location", wanted, f"{kind} at {', '.join(map(str, places))}", AGAIN)
-    if not set(places) & set(ONLINE):
+    places = [step.get("location") for step in steps]
+    _check_places(f"{where}.apply.location", places, kind)
+    if set(places).isdisjoint(ONLINE):
         return []
     if kind not in (FAST, *STORED):
         raise Refusal(f"{where}.type", " or ".join((FAST, *STORED)), kind, AGAIN)
@@ -209,23 +204,32 @@ def _of_scheme(name: str, where: str, scheme: Mapping[str, Any]) -> list[Transfo
     side = 0 if size is None else whole_at(f"{where}.head_dim", size)
     if size is not None and side < 1:
         raise Refusal(f"{where}.head_dim", "a positive number", size)
-    found = []
     for step in steps:
         known_keys(f"{where}.apply", step, STEP_USED, {})
-        if step["location"] in ONLINE:
-            found.append(
-                Transform(
-                    name=name,
-                    kind=str(kind),
-                    size=side,
-                    randomized=scheme.get("randomize") is True and kind == FAST,
-                    location=step["location"],
-                    inverse=step.get("inverse") is True,
-                    targets=_names(f"{where}.apply.targets", step.get("targets")),
-                    ignore=_names(f"{where}.apply.ignore", step.get("ignore")),
-                )
-            )
-    return found
+    return [
+        Transform(
+            name=name,
+            kind=str(kind),
+            size=side,
+            randomized=scheme.get("randomize") is True and kind == FAST,
+            location=step["location"],
+            inverse=step.get("inverse") is True,
+            targets=_names(f"{where}.apply.targets", step.get("targets")),
+            ignore=_names(f"{where}.apply.ignore", step.get("ignore")),
+        )
+        for step in steps
+        if step["location"] in ONLINE
+    ]
+
+
+def _check_places(where: str, places: Sequence[Any], kind: object) -> None:
+    """Raise Refusal for a place that is unknown, or for one of a pair whose other place a matrix of this kind lacks."""
+    for place in places:
+        if place not in (*OFFLINE, *ONLINE, *PAIR):
+            raise Refusal(where, " or ".join((*OFFLINE, *ONLINE, *PAIR)), place, AGAIN)
+    if any(place in PAIR for place in places) and (kind == STORED[1] or not set(PAIR) <= set(places)):
+        wanted = "an orthonormal matrix for both q_attn and k_cache, whose products it leaves as they are"
+        raise Refusal(where, wanted, f"{kind} at {', '.join(map(str, places))}", AGAIN)
 
 
 def _names(where: str, found: object) -> tuple[str, ...]:

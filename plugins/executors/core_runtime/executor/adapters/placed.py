@@ -207,35 +207,45 @@ class PlacedAdapters:
         adapter = self._read.get(digest)
         if adapter is None:
             raise UserError(f"The adapter {digest:.12} was not read; read it first.")
+        row = self._free_row()
+        self._place_layers(row, adapter)
+        self._place_outer(row, adapter)
+        self.rows[digest] = row
+
+    def _free_row(self) -> int:
+        """Return the first row that no adapter has. Raises UserError if there is none."""
         free = set(range(self._count)).difference(self.rows.values())
         if not free:
             raise UserError(f"All {self._count} places of adapters are taken; unload one, or set --max-cpu-loras.")
-        row = min(free)
+        return min(free)
+
+    def _place_layers(self, row: int, adapter: ReadAdapter) -> None:
+        """Give an adapter's changes of layers and norms a row."""
         for key, packed in adapter.layers.items():
             self.tables[key].set(row, packed)
             if key.expert >= 0:
                 self._experts[key.block].add(row)
-        if adapter.packed_head is not None:
-            self.tables[HEAD_KEY].set(row, adapter.packed_head)
         if adapter.gains:
             self._gaining.add(row)
+        for key, change in adapter.norms.items():
+            self._norms[key][row] = change
+            self._changing_norms.add(row)
+        for block, whole in adapter.whole.items():
+            self._whole[block][row] = whole
+            self._changing_whole.add(row)
+
+    def _place_outer(self, row: int, adapter: ReadAdapter) -> None:
+        """Give an adapter's changes of embedding and heads a row."""
         if adapter.embedding is not None:
             self._embeddings[row] = adapter.embedding
         if adapter.head is not None:
             self._heads[row] = adapter.head
-        if adapter.head is not None or adapter.packed_head is not None:
-            self._changing_head.add(row)
+        if adapter.packed_head is not None:
+            self.tables[HEAD_KEY].set(row, adapter.packed_head)
         if adapter.classes is not None:
             self.classes[row] = adapter.classes
-        for key, change in adapter.norms.items():
-            self._norms[key][row] = change
-            self._changing_norms.add(row)
-            if key == FINAL_KEY:
-                self._changing_head.add(row)
-        for block, whole in adapter.whole.items():
-            self._whole[block][row] = whole
-            self._changing_whole.add(row)
-        self.rows[digest] = row
+        if adapter.head is not None or adapter.packed_head is not None or FINAL_KEY in adapter.norms:
+            self._changing_head.add(row)
 
     def drop(self, digest: str) -> None:
         """Forget an adapter that no step uses. Called between steps; does nothing for an unknown one."""

@@ -1,7 +1,7 @@
 """Grammar backends of a worker, for the served vocabulary.
 
 Owns: when they are loaded: with the first grammar, since most workers never see one. Never does: compile.
-Called by: `core_runtime.executor.constraints.grammars`.
+Called by: the worker, once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from core.api.config import EngineConfig
 from core.plugin.table import PluginTable
 from core_grammars.vocabulary import grammar_vocabulary
 from core_runtime.contracts import GrammarBackend, GrammarVocabulary, Loader
+from core_runtime.executor.constraints.forced_text import ForcedTexts
+from core_runtime.executor.constraints.grammars import Grammars
 from core_runtime.executor.plugin_loading import load_plugin
 from core_tokens.plugged import plug_of
 from core_tokens.tokenizer import Tokenizer
@@ -57,3 +59,10 @@ class GrammarBackends:
     def vocabulary(self) -> GrammarVocabulary:
         """Vocabulary from the checkpoint's tokenizer, made as in the process that compiles grammars."""
         return grammar_vocabulary(self.tokenizer, self._vocab_size, self._config.model.eos_token_ids)
+
+
+def open_grammars(config: EngineConfig, plugins: PluginTable, vocab_size: int) -> Grammars:
+    """Make the grammars of a worker; nothing is loaded yet. vocab_size: entries of a row of logits."""
+    backends = GrammarBackends(config, plugins, vocab_size)
+    texts = ForcedTexts(backends.encode, backends.token_bytes)
+    return Grammars(backends.load, texts, vocab_size)

@@ -20,12 +20,13 @@ from core_runtime.executor.drafts.passes import DraftPass
 from core_runtime.executor.drafts.progress import DraftProgress
 from core_runtime.executor.drafts.states import HiddenStates
 from core_runtime.executor.drafts.vocabulary import SpreadLogits
-from core_runtime.executor.forward import ForwardPass, recorder_of
+from core_runtime.executor.forward import ForwardPass
 from core_runtime.executor.instance import ModelInstance, build, shared_parts
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoint
 from core_runtime.executor.steps.batch import PersistentBatch
 from core_runtime.executor.steps.buffers import StepBuffers
+from core_runtime.executor.steps.recordable import recorder_of
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.decoder_weights import DecoderWeights
 from core_runtime.models.fallback.model import ModuleModel

@@ -18,8 +18,15 @@ from core_observers.named_object import named_object
 from core_runtime.contracts import LogitsProcessor
 from core_runtime.executor.plugin_loading import load_plugin
 from core_runtime.executor.processors.indexed import IndexedProcessor
-from core_runtime.executor.processors.logits_processors import NamedProcessor
+from core_runtime.executor.processors.logits_processors import LogitsProcessors, NamedProcessor
 from core_runtime.specs.vllm_config import VllmConfig
+
+
+def open_processors(config: EngineConfig, plugins: PluginTable) -> LogitsProcessors | None:
+    """Load the processors of a worker; None if none are configured. Raises as `load_processors`."""
+    if not config.plugins.logits_processors:
+        return None
+    return LogitsProcessors(load_processors(config, plugins), config.processor_timeout_s)
 
 
 def load_processors(config: EngineConfig, plugins: PluginTable) -> list[NamedProcessor]:

@@ -22,13 +22,14 @@ from core.api.errors import EngineDeadError, UserError
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 from core_runtime.executor.host_memory import release_dropped_models, release_unused_memory, set_aside, trim_memory
 from core_runtime.executor.instance import ModelInstance
+from core_runtime.executor.reloading.building import Stores
 from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.executor.reloading.file_states import file_states, known_states
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.executor.reloading.weight_sources import compacted, source_of
 from core_runtime.executor.saved_weights import SpilledWeights
 from core_runtime.executor.weight_chain import WeightChain
-from core_runtime.executor.worker import Stores, Worker
+from core_runtime.executor.worker import Worker
 from core_runtime.models.tensors.prepared import HasPrepared
 from core_runtime.specs.checkpoint import TensorInfo
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from core.api.step_plan import Int32Array, StepPlan, StepResult
 from core_runtime.contracts import Downloads
+from core_runtime.executor.cache.page_copies import SavedPages
 from core_runtime.executor.model_runner import ModelRunner, Prepared
-from core_runtime.executor.page_copies import SavedPages
 from core_runtime.executor.steps.batch import StepInput
 from core_runtime.executor.steps.device_tokens import DeviceTokens
 from core_runtime.executor.steps.staging import Returned, Returns

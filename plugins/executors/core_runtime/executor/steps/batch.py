@@ -22,10 +22,10 @@ from core.api.messages import EngineRequest
 from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core_runtime.contracts import BatchView
+from core_runtime.executor.answers.pooled_state import Pooled
 from core_runtime.executor.constraints.grammars import GrammarMask, Grammars
 from core_runtime.executor.drafts.pending import PendingDrafts
 from core_runtime.executor.drafts.tree_step import TreeStep
-from core_runtime.executor.pooled_state import Pooled
 from core_runtime.executor.processors.logits_processors import LogitsProcessors
 from core_runtime.executor.steps.adapter_rows import AdapterRows
 from core_runtime.executor.steps.arrays import fill_arrays, fill_tokens, step_views

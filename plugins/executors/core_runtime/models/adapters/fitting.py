@@ -18,7 +18,7 @@ from core.api.errors import UserError
 from core.api.specs import AttentionSpec, Groups, RotaryPairs, RowOrder
 from core_runtime.models.adapters.layers import ABSORBED, AdaptedNorm, AdaptedPart, LayerKey
 from core_runtime.models.adapters.places import EMBEDDING, HEAD, NamesOf, Places
-from core_runtime.models.adapters.shapes import check_norm, check_shapes, of_whole, outputs_of
+from core_runtime.models.adapters.shapes import VECTORS, check_norm, check_shapes, of_whole, outputs_of
 from core_runtime.models.adapters.whole_modules import WholeModule
 from core_runtime.models.tensors.row_order import row_order
 from core_runtime.models.tensors.weight_map import TensorView, WeightMap
@@ -234,15 +234,7 @@ class Fitting:
             problem = f"B of {change.module} has {b.shape[0]} outputs, the model's matrix has {rows}"
         if problem:
             raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model.")
-        vectors: dict[str, Tensor | None] = {}
-        for what in ("magnitude", "added_bias", "bias"):
-            vector = outputs_of(getattr(change, what), view)
-            if vector is not None and vector.shape != (rows,):
-                raise UserError(
-                    f"Adapter '{name}': {what.replace('_', ' ')} of {change.module} has shape {list(vector.shape)}, expected "
-                    f"[{rows}]; the adapter belongs to another base model."
-                )
-            vectors[what] = _ordered(vector, part.orders)
+        vectors = {what: _ordered(_vector(name, change, what, rows, view), part.orders) for what in VECTORS}
         return ModuleChange(
             change.module,
             change.a,
@@ -252,6 +244,17 @@ class Fitting:
             added_bias=vectors["added_bias"],
             bias=vectors["bias"],
         )
+
+
+def _vector(name: str, change: ModuleChange, what: str, rows: int, view: TensorView) -> Tensor | None:
+    """Return one of the `VECTORS` of a change, [rows], for a part of the model. Raises UserError for another shape."""
+    vector = outputs_of(getattr(change, what), view)
+    if vector is not None and vector.shape != (rows,):
+        raise UserError(
+            f"Adapter '{name}': {what.replace('_', ' ')} of {change.module} has shape {list(vector.shape)}, expected "
+            f"[{rows}]; the adapter belongs to another base model."
+        )
+    return vector
 
 
 def _check_activated(name: str, found: Fitted) -> None:

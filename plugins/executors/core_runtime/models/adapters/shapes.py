@@ -7,6 +7,7 @@ the fitting of an adapter. Errors: UserError, in one sentence.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from torch import Tensor
 
@@ -16,6 +17,9 @@ from core_runtime.models.tensors.weight_map import TensorView
 from core_runtime.specs.mixer_parts import NormTensor
 from core_runtime.weights.adapter_contents import ModuleChange
 
+VECTORS: Final = ("magnitude", "added_bias", "bias")
+"""Changes of a module that have one number for each of its outputs."""
+
 
 def of_whole(name: str, module: WholeModule, change: ModuleChange, view: TensorView) -> ModuleChange:
     """Return the change of a module of which the adapter has whole tensors. Raises UserError where it does not fit."""
@@ -23,31 +27,34 @@ def of_whole(name: str, module: WholeModule, change: ModuleChange, view: TensorV
         raise UserError(f"Adapter '{name}' has rows of tokens for {change.module}, which is no embedding.")
     if (change.bias is not None or change.added_bias is not None) and not module.has_bias:
         raise UserError(f"Adapter '{name}' has a bias for {change.module}, which has none in the model.")
-    rows = module.shape[0]
-    b = outputs_of(change.b, view)
-    weight = None if change.weight is None else view.of(change.weight)
-    if change.a is not None and (len(module.shape) != 2 or change.a.shape[1] != module.shape[1]):
-        problem = (
-            f"A of {change.module} has {change.a.shape[1]} inputs, the model's module has shape {list(module.shape)}"
-        )
-    elif b is not None and len(b) != rows:
-        problem = f"B of {change.module} has {len(b)} outputs, the model's module has {rows}"
-    elif weight is not None and tuple(weight.shape) != module.shape:
-        problem = f"{change.module} has shape {list(weight.shape)}, expected {list(module.shape)}"
-    else:
-        vectors = {what: outputs_of(getattr(change, what), view) for what in ("magnitude", "added_bias", "bias")}
-        wrong = [what for what, one in vectors.items() if one is not None and tuple(one.shape) != (rows,)]
-        if not wrong:
-            return replace(
-                change,
-                b=b,
-                weight=weight,
-                magnitude=vectors["magnitude"],
-                added_bias=vectors["added_bias"],
-                bias=vectors["bias"],
-            )
-        problem = f"the {wrong[0].replace('_', ' ')} of {change.module} does not have the shape [{rows}]"
-    raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model.")
+    own = replace(
+        change,
+        b=outputs_of(change.b, view),
+        weight=None if change.weight is None else view.of(change.weight),
+        magnitude=outputs_of(change.magnitude, view),
+        added_bias=outputs_of(change.added_bias, view),
+        bias=outputs_of(change.bias, view),
+    )
+    problem = _why_no_fit(own, module.shape)
+    if problem is not None:
+        raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model.")
+    return own
+
+
+def _why_no_fit(change: ModuleChange, shape: tuple[int, ...]) -> str | None:
+    """Return why a change does not fit a module of this shape; None: it fits."""
+    module, rows = change.module, shape[0]
+    if change.a is not None and (len(shape) != 2 or change.a.shape[1] != shape[1]):
+        return f"A of {module} has {change.a.shape[1]} inputs, the model's module has shape {list(shape)}"
+    if change.b is not None and len(change.b) != rows:
+        return f"B of {module} has {len(change.b)} outputs, the model's module has {rows}"
+    if change.weight is not None and tuple(change.weight.shape) != shape:
+        return f"{module} has shape {list(change.weight.shape)}, expected {list(shape)}"
+    for what in VECTORS:
+        vector = getattr(change, what)
+        if vector is not None and tuple(vector.shape) != (rows,):
+            return f"the {what.replace('_', ' ')} of {module} does not have the shape [{rows}]"
+    return None
 
 
 def check_norm(name: str, change: ModuleChange, norm: NormTensor) -> None:

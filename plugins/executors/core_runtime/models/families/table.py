@@ -94,15 +94,18 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
         )
     if claims:
         return claims[0]
+    outer = "" if text is hf_config else str(hf_config.get("model_type"))
+    raise _unknown(next(iter(architectures), model_type) or "(none given)", outer)
+
+
+def _unknown(what: str, outer: str) -> UnknownArchitecture:
+    """Return the error for an architecture that no row serves. outer: type of the model whose text it is; empty: of itself."""
     if not families():
-        raise UnknownArchitecture(
+        return UnknownArchitecture(
             "No model families are installed; `pip install core-engine-models` brings those of the engine."
         )
-    what = architectures[0] if architectures else model_type or "(none given)"
-    whose = ""
-    if text is not hf_config:
-        whose = f" of the text in a model of type '{hf_config.get('model_type')}'"
-    raise UnknownArchitecture(
+    whose = f" of the text in a model of type '{outer}'" if outer else ""
+    return UnknownArchitecture(
         f"Unknown model architecture '{what}'{whose}; of {len(families())} known families, the nearest names are "
         f"{', '.join(_nearest(what))}. `core models` lists all."
     )

@@ -170,14 +170,10 @@ class LatentMixer(KeyedMixer):
         step.
         """
         views = self.views(x.shape[0])
+        adapters = self.adapters if self.adapters is not None and self.adapters.active else None
         self.a(x, views.a)
         if self.q_b is not None and self.q_norm is not None:
-            if views.both is not None:
-                views.both[:, views.q_a.shape[1] :] = views.q_a
-            self.q_norm(views.q_a, views.q_a)
-            if views.both is not None:
-                views.both[:, : views.q_a.shape[1]] = views.q_a
-            self.q_b(views.q_a if views.both is None else views.both, views.q_b)
+            self._raise_queries(self.q_b, self.q_norm, views)
         # Normed and turned before they are stored, so that no later step does either again.
         self.kv_norm(views.c, views.c)
         if self.tables is not None:
@@ -188,19 +184,31 @@ class LatentMixer(KeyedMixer):
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
         if self.index is not None:
             self.index(x, views.q_a, positions, self.backend, self.handle, metadata)
-        if self.adapters is not None and self.adapters.active:
-            self.adapters.scale_queries(views.q_nope)
+        if adapters is not None:
+            adapters.scale_queries(views.q_nope)
         self.to_latent(views.q_nope, views.q_latent)
-        if self.adapters is not None and self.adapters.active:
-            self.adapters.to_latent(views.q_nope, views.q_latent)
+        if adapters is not None:
+            adapters.to_latent(views.q_nope, views.q_latent)
         if self.index is None:
             self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
         else:
             chosen = self.index.chosen(x.shape[0])
             self.backend.forward_chosen(self.handle, views.q_latent, views.q_pe, chosen, metadata, views.latents)
         self.from_latent(views.latents, views.heads)
-        if self.adapters is not None and self.adapters.active:
-            self.adapters.from_latent(views.latents, views.heads)
+        if adapters is not None:
+            adapters.from_latent(views.latents, views.heads)
         if views.gate is not None:
             self.kernels.open_gate(views.gate, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
+
+    def _raise_queries(self, q_b: Linear, q_norm: Norm, views: LatentViews) -> None:
+        """Compute queries from their latent, and the gate where there is one: it reads the latent before its norm, too."""
+        if views.both is None:
+            q_norm(views.q_a, views.q_a)
+            q_b(views.q_a, views.q_b)
+            return
+        rank = views.q_a.shape[1]
+        views.both[:, rank:] = views.q_a
+        q_norm(views.q_a, views.q_a)
+        views.both[:, :rank] = views.q_a
+        q_b(views.both, views.q_b)

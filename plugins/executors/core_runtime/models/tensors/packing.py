@@ -20,9 +20,10 @@ from core.api.errors import CheckpointError, PluginError, UserError
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
 from core_runtime.contracts import HeadsKernel, LinearKernel, PacksParts, QuantizationMethod, StoresRows
 from core_runtime.layers.heads import LinearHeads
-from core_runtime.layers.kernels import KernelSet, Room
+from core_runtime.layers.kernels import KernelSet
 from core_runtime.layers.linear import Linear
 from core_runtime.layers.partial_sums import SummedLinear
+from core_runtime.layers.preparing import Room
 from core_runtime.models.tensors.part_store import Origin, PartStore
 from core_runtime.models.tensors.prepared import PreparedWeights, Recorder, kernel_name
 from core_runtime.models.tensors.rank_share import RankShare

@@ -25,7 +25,8 @@ from core_tokens.checkpoint_files import MAX_INDEX, inside, read_file
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core_runtime.layers.kernels import KernelSet, Room
+    from core_runtime.layers.kernels import KernelSet
+    from core_runtime.layers.preparing import Room
 
 Recorder = Callable[[str, set[str], str, SavedKernel], None]
 """Callback for a kernel: its layer's name, the tensors that the layer is made of, its layout, its saved form."""

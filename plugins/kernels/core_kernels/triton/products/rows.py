@@ -8,7 +8,7 @@ for each segment, and a gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -123,21 +123,14 @@ def _product(chip: str, variant: Variant, tile: Tile, **changes: object) -> Kern
     if variant.coded:
         signature |= {"x": "*u8", "x_scale": "*fp32"}
         del constants["x_scale"]
-    words = [variant.name, f"up to {tile.rows} rows" if tile.rows else "any number of rows"]
+    words = _words(variant, tile, changes)
     if changes.pop("routed", False):
         signature |= EXPERTS
         constants = {name: value for name, value in constants.items() if name not in EXPERTS}
-        words.append("experts")
     constants |= changes
     if changes.get("SPLIT"):
         signature |= APART
         constants = {name: value for name, value in constants.items() if name not in APART}
-        words.append("segments apart")
-    elif "SEGMENTS" in changes:
-        words.append("segments together")
-    gate = changes.get("GATE")
-    if isinstance(gate, Gate):
-        words.append("gated" if gate == SILU else f"gated by {gate.kind}")
     is_narrow = tile.bt == SMALLEST and variant.scales != "numbers" and form.width == WIDEST
     has_floats8 = variant.decoding == "ptx_floats8"
     return KernelRow(
@@ -156,6 +149,21 @@ def _product(chip: str, variant: Variant, tile: Tile, **changes: object) -> Kern
         decodes=tile.bn * form.run,
         most_each=variant.most_each(chip, split=bool(changes.get("SPLIT"))) if is_narrow else 0.0,
     )
+
+
+def _words(variant: Variant, tile: Tile, changes: Mapping[str, object]) -> list[str]:
+    """Return the words of a row's name."""
+    words = [variant.name, f"up to {tile.rows} rows" if tile.rows else "any number of rows"]
+    if changes.get("routed"):
+        words.append("experts")
+    if changes.get("SPLIT"):
+        words.append("segments apart")
+    elif "SEGMENTS" in changes:
+        words.append("segments together")
+    gate = changes.get("GATE")
+    if isinstance(gate, Gate):
+        words.append("gated" if gate == SILU else f"gated by {gate.kind}")
+    return words
 
 
 def _reads(form: Form, signature: dict[str, str], tile: Tile) -> tuple[int, ...]:

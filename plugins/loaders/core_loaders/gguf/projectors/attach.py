@@ -142,11 +142,10 @@ def _placed(source: TowerSource, row: Projector, tower: Mapping[str, Any]) -> di
     exchange = _exchanged(source, row)
     found: dict[str, tuple[str, ...]] = {}
     for target, parts, needed in _wanted(row, layers):
-        there = [part for part in parts if part in source.tensors]
-        if len(there) < len(parts) and (needed or there):
-            missing = next(part for part in parts if part not in source.tensors)
-            raise source.fail(f"has no tensor '{missing}', though it announces {layers} layers; it is incomplete.")
-        if there:
+        missing = [part for part in parts if part not in source.tensors]
+        if missing and (needed or len(missing) < len(parts)):
+            raise source.fail(f"has no tensor '{missing[0]}', though it announces {layers} layers; it is incomplete.")
+        if not missing:
             found[target] = tuple(exchange.get(part, part) for part in parts)
     used = {part for parts in found.values() for part in parts}
     unknown = [name for name in source.tensors if name not in used and name not in row.neutral]

@@ -28,12 +28,12 @@ from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.engine.step_queue import StepQueue
 from core.scheduler.sequence import SequenceState
 from core.scheduler.step import Step
-from core_observers.audit_metrics import CLEAN, CLEAN_ANSWERS
 from core_observers.engine.audit import dump
 from core_observers.engine.audit.ended import UNCHANGING, EndedAnswers
 from core_observers.engine.audit.executor import AuditedExecutor
 from core_observers.engine.audit.row import AuditedRow, Difference
 from core_observers.engine.audit.settings import AuditSettings
+from core_observers.families.audit_metrics import CLEAN, CLEAN_ANSWERS
 from core_observers.own_directory import own_directory
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core_kv_connectors.halves.contract import Layout
 from core_kv_connectors.halves.thread import HalfThread
-from core_runtime.executor.kv_memory import KVMemory
+from core_runtime.executor.cache.kv_memory import KVMemory
 
 
 class WorkerHalves:

@@ -25,8 +25,8 @@ from core.api.step_plan import StateCopy
 from core_kv_connectors.kept.file import lay_out
 from core_kv_connectors.shared_pages import PlacedTransfers
 from core_runtime.contracts import CopiesAside, CopiesPages, PageCopier
+from core_runtime.executor.cache.page_copies import PageCopies, SavedPages
 from core_runtime.executor.device import Device
-from core_runtime.executor.page_copies import PageCopies, SavedPages
 from core_runtime.specs.kv_groups import layer_places, page_bytes, place_bytes
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from core.api.specs import STATE_TYPES, AttentionSpec, LatentSpec, MixerSpec, StateSpec
 from core_kv_connectors.peers.page_shape import GroupShape, Layer, PageShape
+from core_runtime.executor.cache.kv_memory import KVMemory
 from core_runtime.executor.instance import ModelInstance
-from core_runtime.executor.kv_memory import KVMemory
 from core_runtime.specs.local_state import state_parts
 from core_runtime.specs.module_spec import ModelSpec
 

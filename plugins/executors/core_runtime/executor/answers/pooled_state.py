@@ -1,7 +1,7 @@
 """State of a pooled sequence between its chunks.
 
 Owns: what each kind of pooling keeps of the hidden states so far, and its result.
-Never does: compute a hidden state. Called by: the persistent batch (has one a slot), `core_runtime.executor.pooled`
+Never does: compute a hidden state. Called by: the persistent batch (has one a slot), `core_runtime.executor.answers.pooled`
 (fills it).
 
 Sums are float64 and rows are added one after the other, so the division of a prompt into chunks changes no bit.

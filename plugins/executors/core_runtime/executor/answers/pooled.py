@@ -17,8 +17,8 @@ from torch import Tensor
 
 from core.api.pooling import PoolingConfig, Squash
 from core.api.step_plan import Slot, StepResult
+from core_runtime.executor.answers.pooled_state import Pooled
 from core_runtime.executor.forward import ForwardPass
-from core_runtime.executor.pooled_state import Pooled
 from core_runtime.executor.steps.batch import PersistentBatch, StepInput
 from core_runtime.models.decoder import Decoder
 from core_runtime.models.vector_head import VectorHead, dense_head

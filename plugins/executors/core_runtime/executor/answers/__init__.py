@@ -1,0 +1,1 @@
+"""What a step gives besides tokens: prompt logprobs, pooled states, facts of answers."""
