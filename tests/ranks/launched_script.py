@@ -1,4 +1,4 @@
-"""The script that all ranks of test_launched.py run: `torchrun --nproc-per-node 2 launched_script.py MODEL FOLDER`.
+"""The script that all ranks of test_launched.py run: `torchrun --nproc-per-node 2 launched_script.py MODEL ADAPTER FOLDER`.
 
 Writes what this rank has got to FOLDER/rank-N.json.
 """
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from core import LLM, SamplingParams
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams
+from core_frontend.library.lora_request import LoRARequest
 
 PROMPTS = [[1, 2, 3, 4, 5], [7, 8, 9], [3 + place % 11 for place in range(90)]]
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=3, prompt_logprobs=1)
@@ -25,10 +26,10 @@ DIGITS = SamplingParams(
 WHOLE = {"max_model_len": 256, "kv_cache_memory_bytes": "8M", "use_tqdm_on_load": False}
 
 
-def answers(llm: LLM, params: SamplingParams) -> list[Any]:
+def answers(llm: LLM, params: SamplingParams, adapter: LoRARequest | None = None) -> list[Any]:
     """Tokens, texts and log-probabilities of every prompt."""
     found: list[Any] = []
-    for output in llm.generate(PROMPTS, params, use_tqdm=False):
+    for output in llm.generate(PROMPTS, params, use_tqdm=False, lora_request=adapter):
         for choice in output.outputs:
             rows = [*(output.prompt_logprobs or []), *(choice.logprobs or [])]
             logprobs = [sorted([token, each.logprob] for token, each in (row or {}).items()) for row in rows]
@@ -37,9 +38,9 @@ def answers(llm: LLM, params: SamplingParams) -> list[Any]:
 
 
 def main() -> None:
-    model, folder = sys.argv[1:]
+    model, adapter, folder = sys.argv[1:]
     launched = {"tensor_parallel_size": 2, "distributed_executor_backend": "external_launcher"}
-    llm = LLM(model, **launched, **WHOLE, enable_sleep_mode=True, engine_connect_timeout=120)
+    llm = LLM(model, **launched, **WHOLE, enable_sleep_mode=True, engine_connect_timeout=120, enable_lora=True)
     found: dict[str, Any] = {
         "greedy": answers(llm, GREEDY),
         "drawn": answers(llm, DRAWN),
@@ -51,9 +52,12 @@ def main() -> None:
         llm.generate([[1] * 300], GREEDY, use_tqdm=False)
     except RequestError as error:
         found["refused"] = str(error)
+    name = LoRARequest("a", 1, adapter)
+    found["adapted"] = answers(llm, GREEDY, name)
     llm.sleep(2)
     llm.wake_up()
     found["awake"] = answers(llm, GREEDY)
+    found["adapted and awake"] = answers(llm, GREEDY, name)
     engine = llm.llm_engine
     engine.add_request("one", PROMPTS[0], GREEDY)
     steps = []

@@ -32,8 +32,10 @@ from core_distributed.launched import clients
 from core_distributed.launched.clients import FollowingClient, LeadingClient
 from core_distributed.launched.meeting import Launched, Place, arguments_of, meet
 from core_distributed.maker import RanksMaker
+from core_frontend.library.lora_request import LoRARequest
 from core_platforms.cpu.processors import default_threads
 from core_supervision.link.secured import read_secret
+from tests.adapters.drawn import shapes_of, write_adapter
 from tests.apis.serving_processes import ROOT, free_port
 from tests.ranks.launched_script import GREEDY, WHOLE, answers
 from tests.tiny_models import save_checkpoint
@@ -65,13 +67,18 @@ def torchrun(*words: str, **settings: Any) -> "subprocess.Popen[bytes]":
 
 
 def test_all_ranks_of_torchrun_get_the_outputs_of_one(llama: Path, tmp_path: Path) -> None:
-    process = torchrun("--master-port", str(free_port()), "tests/ranks/launched_script.py", str(llama), str(tmp_path))
+    adapter = str(write_adapter(tmp_path / "adapter", shapes_of(str(llama)), 6, 1, scale=0.2))
+    script = ("tests/ranks/launched_script.py", str(llama), adapter, str(tmp_path))
+    process = torchrun("--master-port", str(free_port()), *script)
     assert process.wait(LIMIT_S) == 0
     first, second = (json.loads((tmp_path / f"rank-{number}.json").read_text()) for number in range(2))
     assert (first.pop("rank"), second.pop("rank")) == (0, 1)
     assert first == second
-    one = json.loads(json.dumps(answers(LLM(str(llama), **WHOLE), GREEDY)))
+    llm = LLM(str(llama), **WHOLE, enable_lora=True)
+    one = json.loads(json.dumps(answers(llm, GREEDY)))
     assert first["greedy"] == first["awake"] == one
+    adapted = json.loads(json.dumps(answers(llm, GREEDY, LoRARequest("a", 1, adapter))))
+    assert first["adapted"] == first["adapted and awake"] == adapted != one
     assert [row[2] for row in first["stopped"]].count("stop") >= 1
     assert len(first["drawn"]) == 6 and len(set(map(str, first["drawn"]))) == 6
     assert first["cached"] > 0 and "300" in first["refused"] and len(first["steps"]) > 1

@@ -14,7 +14,7 @@ import pytest
 
 from core import LLM
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, EngineDeadError
+from core.api.errors import CoreError, EngineDeadError, RequestError
 from core_config.resolve import resolve
 from core_distributed import executor
 from core_distributed.arguments import RanksArguments
@@ -22,10 +22,13 @@ from core_distributed.hosts import opening
 from core_distributed.hosts.likeness import config_for
 from core_distributed.hosts.node import NodeServer
 from core_distributed.hosts.nodes import Nodes
+from core_frontend.library.lora_request import LoRARequest
 from core_supervision.death import of_rank
+from tests.adapters.drawn import shapes_of, write_adapter
+from tests.adapters.engines import bits_of
 from tests.apis.serving_processes import free_ports
 from tests.ranks import test_context as context
-from tests.ranks.test_ranks import DRAWN, FEW, GREEDY, answers, ranks_of, started
+from tests.ranks.test_ranks import DRAWN, FEW, GREEDY, PROMPTS, answers, ranks_of, started
 from tests.tiny_models import save_checkpoint
 
 LIMIT_S = 60
@@ -103,6 +106,23 @@ def test_two_nodes_answer_as_one_process(llama: Path, pair: tuple[LLM, dict[str,
     two.sleep(2)
     two.wake_up()
     assert answers(two, GREEDY) == answers(one, GREEDY)
+
+
+def test_adapters_of_two_nodes(llama: Path, key: Path, tmp_path: Path) -> None:
+    """Both nodes read the same path. An adapter that one of them cannot read is in neither."""
+    shapes = shapes_of(str(llama))
+    paths = [write_adapter(tmp_path / str(seed), shapes, 6, seed, scale=0.2) for seed in range(2)]
+    names = [LoRARequest(path.name, lora_path=str(path)) for path in paths]
+    with running(llama, of_two(key) | {"enable_lora": True, "max_loras": 2}) as two:
+        one = started(llama, 1, enable_lora=True, max_loras=2)
+        found = [
+            [bits_of(each) for each in llm.generate(PROMPTS[:2], GREEDY, lora_request=names, use_tqdm=False)]
+            for llm in (one, two)
+        ]
+        assert found[0] == found[1]
+        with pytest.raises(RequestError, match="nowhere"):
+            two.add_lora(LoRARequest("none", 1, "/nowhere/at/all"))
+        assert answers(two, GREEDY) == answers(one, GREEDY)
 
 
 def test_only_the_named_address_listens(pair: tuple[LLM, dict[str, Any]]) -> None:
@@ -189,6 +209,7 @@ def test_nodes_that_do_not_fit_are_turned_away(llama: Path) -> None:
         for wrong, words in (
             ({"dtype": "float32"}, "Its dtype is 'float32', that of node 0 is 'bfloat16'"),
             ({"pipeline_parallel_size": 2}, "Its ranks are 2 x 2 on 2 nodes"),
+            ({"enable_lora": True}, "Its enable_lora is True, that of node 0 is False"),
         ):
             node = Node(llama, {**settings, **wrong})
             node.thread.join(LIMIT_S)

@@ -369,10 +369,7 @@ def test_a_rank_that_cannot_start_says_why(llama: Path, monkeypatch: pytest.Monk
     ("settings", "words"),
     [
         ({"tensor_parallel_size": 3}, "4 attention heads cannot be divided .* Sizes that work for this model: 1, 2, 4"),
-        (
-            {"tensor_parallel_size": 2, "enable_lora": True},
-            "--enable-lora: not with --tensor-parallel-size 2",
-        ),
+        ({"tensor_parallel_size": 2, "state_canary": "log"}, "--state-canary: not with"),
         ({"tensor_parallel_size": 2, "keep_kv": True}, "--keep-kv: not with"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "it has one rank"),
         ({"tensor_parallel_size": 2, "executor": "torch"}, "--executor: ranks are computed by the executor mp"),

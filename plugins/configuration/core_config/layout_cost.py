@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from core.api.config import EngineConfig
+from core_config.adapter_cost import adapter_notes
 from core_config.context_cost import context_notes
 from core_config.experts import bytes_without_copies, outputs_bytes
 from core_config.parallel_cost import Layout, Machine, StepCost, StepShape, plain_bytes, step_cost
@@ -88,7 +89,8 @@ def layout_cost(
     apart = [f"nothing is sent between the {engines} engines; each reads its own weights"] if engines > 1 else []
     shared = _shared_experts(spec, memory, tensor, experts)
     if isinstance(spec, DecoderSpec):
-        shared += context_notes(spec.local(Part(size=tensor, experts=experts)), context, memory.block_size)
+        part = spec.local(Part(size=tensor, experts=experts))
+        shared += context_notes(part, context, memory.block_size) + adapter_notes(spec, part, engine.adapters)
     return LayoutCost(
         ranks=ranks,
         engines=engines,

@@ -1,27 +1,34 @@
-"""Calls besides steps, which reach all ranks or none: sleep and waking.
+"""Calls besides steps, which reach all ranks or none: sleep and waking, and the places of adapters.
 
-Owns: `Outcome`, what a rank says after a call; `RanksReloader`, which calls all ranks. Never does: send (the executor does).
-Called by: the executor, the other ranks, and the engine's lifecycle (through the executor's `reloader`).
+Owns: `Call`; `Outcome`, what a rank says after one; `RanksReloader`, which calls all ranks.
+Never does: send (the executor does). Called by: the executor, the other ranks, and the engine's lifecycle (through the
+executor's `reloader`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from core.api.adapters import AdapterSource
 from core.api.errors import CoreError, EngineDeadError, UserError
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 from core_runtime.executor.reloading.reloader import PARTS, Reloader
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call. name: `release` or `restore`. level, parts: its argument."""
+    """One call.
+
+    name: `release` with `level`, `restore` with `parts`, `place` and `drop` with the digest and source of an adapter.
+    """
 
     name: str
     level: int = 0
     parts: list[MemoryPart] = []
+    digest: str = ""
+    source: AdapterSource = AdapterSource("", "")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -35,17 +42,38 @@ class Outcome(msgspec.Struct, frozen=True):
     missing: list[MemoryPart] = []
 
 
-def perform(reloader: Reloader, call: Call) -> Outcome:
+class PlacesAdapters(Protocol):
+    """The adapters of one rank, for its calls."""
+
+    def place(self, digest: str, source: AdapterSource) -> None:
+        """Let steps use an adapter. Raises UserError, OSError."""
+        ...
+
+    def drop(self, digest: str, source: AdapterSource) -> None:
+        """Forget an adapter that no sequence uses."""
+        ...
+
+
+def perform(reloader: Reloader, adapters: PlacesAdapters, call: Call) -> Outcome:
     """Carry out a call on one rank."""
     error = ""
     try:
         if call.name == "release":
             reloader.release(call.level)
-        else:
+        elif call.name == "restore":
             reloader.restore(call.parts)
+        elif call.name == "place":
+            adapters.place(call.digest, call.source)
+        else:
+            adapters.drop(call.digest, call.source)
     except Exception as raised:
         error = str(raised) if isinstance(raised, CoreError) else f"{type(raised).__name__}: {raised}"
     return Outcome(error[:2000], sorted(reloader.missing))
+
+
+def failure_of(outcomes: Sequence[Outcome]) -> str:
+    """Return what the first rank that failed says, or an empty string."""
+    return next((f"rank {rank}: {outcome.error}" for rank, outcome in enumerate(outcomes) if outcome.error), "")
 
 
 class RanksReloader:
@@ -112,10 +140,7 @@ class RanksReloader:
         """Carry out a call everywhere; returns what the first rank that failed says, or an empty string."""
         outcomes = self._ask(call)
         self._missing = frozenset[Any]().union(*(outcome.missing for outcome in outcomes))
-        for rank, outcome in enumerate(outcomes):
-            if outcome.error:
-                return f"rank {rank}: {outcome.error}"
-        return ""
+        return failure_of(outcomes)
 
 
 def _refused(what: str) -> UserError:

@@ -24,6 +24,7 @@ class Kind(IntEnum):
     STEP = 2  # compute a plan
     CALL = 3  # make a call besides steps, see `calls`
     END = 4  # end
+    READ = 5  # begin to read an adapter, or drop one, without an answer; see `adapters`
 
 
 class Command(NamedTuple):

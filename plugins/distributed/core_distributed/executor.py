@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import msgspec
 
+from core.api.adapters import AdapterFacts, AdapterSource
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, EngineDeadError
 from core.api.kv_transfer import Page
@@ -25,6 +26,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core_distributed import agreement, commands
+from core_distributed.adapters import LeadingAdapters, RankAdapters, Reading
 from core_distributed.arguments import RanksArguments
 from core_distributed.balance import Balance
 from core_distributed.calls import Call, Outcome, RanksReloader, perform
@@ -141,6 +143,8 @@ class RanksExecutor:
         self.balance = Balance(self.worker, self._group, self._arguments) if moves else None
         self._own = Reloader(self.worker)
         self.reloader = RanksReloader(self._own, self._ask)
+        self._own_adapters = RankAdapters(self.worker, lambda: self._own.state)
+        self._adapters = LeadingAdapters(self._own_adapters, self._ask, self._tell)
 
     @property
     def page_shape(self) -> PageShape:
@@ -154,6 +158,7 @@ class RanksExecutor:
         Raises EngineDeadError when a rank has ended, or is silent.
         """
         self.check()
+        self.tell_adapters()
         plan = self._placed(plan)
         try:
             self._send(Kind.STEP, self._plans.encode(_for_others(plan)))
@@ -197,7 +202,7 @@ class RanksExecutor:
         self._groups.set_patience(0, self._spin)  # reading weights may take minutes
         try:
             self._send(Kind.CALL, msgspec.msgpack.encode(call))
-            answers = self._group.exchange(agreement.encode(perform(self._own, call)))
+            answers = self._group.exchange(agreement.encode(perform(self._own, self._own_adapters, call)))
         except Exception:
             self._raise_death(EngineDeadError)
             raise
@@ -210,6 +215,35 @@ class RanksExecutor:
         self._failure = self._failure or self._children.death
         if self._failure:
             raise EngineDeadError(self._failure)
+
+    def read_adapter(self, source: AdapterSource) -> AdapterFacts:
+        """Read rank 0's share of an adapter; called in another thread than that of the steps. The other ranks follow."""
+        return self._adapters.read(source)
+
+    def place_adapter(self, digest: str) -> None:
+        """Let later plans use an adapter that was read, on all ranks or none. Raises UserError."""
+        self._adapters.place(digest)
+
+    def drop_adapter(self, digest: str) -> None:
+        """Forget an adapter that no sequence uses, on all ranks."""
+        self._adapters.drop(digest)
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether rank 0 reads adapters of which the other ranks do not know yet."""
+        return self._adapters.has_untold
+
+    def tell_adapters(self) -> None:
+        """Have the other ranks read the adapters that rank 0 reads. Called in the thread of the steps, between two of them."""
+        self._adapters.tell()
+
+    def _tell(self, reading: Reading) -> None:
+        """Send what the other ranks read. Raises EngineDeadError when one has ended."""
+        try:
+            self._send(Kind.READ, msgspec.msgpack.encode(reading))
+        except Exception:
+            self._raise_death(EngineDeadError)
+            raise
 
     def is_prepared(self, grammar: CompiledGrammar) -> bool:
         """Whether a step could use this grammar without delay."""

@@ -29,6 +29,7 @@ class RanksObserver(EngineObserver):
     def attach(self, engine: Engine) -> None:
         """Keep the executor, and the numbers that clients get."""
         self._executor = engine.executor
+        self._engine = engine
         self._scheduler = engine.scheduler
 
     def before_step(self) -> None:
@@ -40,8 +41,13 @@ class RanksObserver(EngineObserver):
             stats.expert_balance, stats.expert_moves = balance.value, balance.num_moves
 
     def idle(self) -> int | None:
-        """Raise EngineDeadError if a rank has ended; look again after `LOOK_MS`."""
+        """Raise EngineDeadError if a rank has ended; look again after `LOOK_MS`.
+
+        Steps tell the other ranks of adapters that rank 0 reads; without steps this does.
+        """
         self._look()
+        if getattr(self._executor, "has_untold", False):
+            self._engine.queue.beside(self._executor.tell_adapters)
         return LOOK_MS
 
     def _look(self) -> None:

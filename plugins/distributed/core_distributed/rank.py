@@ -19,9 +19,11 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.step_plan import StepPlan
+from core.api.weights import WeightsState
 from core.logging_setup import setup_logging
 from core.processes import end_with_parent, leave_signals_to_parent
 from core_distributed import agreement, calls, commands
+from core_distributed.adapters import RankAdapters, Reading
 from core_distributed.arguments import RanksArguments
 from core_distributed.balance import Balance
 from core_distributed.commands import Command, Kind
@@ -74,6 +76,7 @@ class FollowingRank:
         self._plans = PlanDecoder()
         self._worker: Worker | None = None
         self._reloader: Reloader | None = None
+        self._adapters: RankAdapters | None = None
         self._balance: Balance | None = None
 
     def run(self) -> int:
@@ -89,6 +92,9 @@ class FollowingRank:
                     return 2
             elif command.kind == Kind.CALL:
                 self._call(command)
+            elif command.kind == Kind.READ:
+                assert self._adapters is not None, "the first command is START"
+                self._adapters.follow(msgspec.msgpack.decode(command.payload, type=Reading))
             else:
                 self._step(command)
 
@@ -101,6 +107,7 @@ class FollowingRank:
             self._ranks = ranks_of(self._groups, start.arguments)
             self._worker = worker_class(config)(config, self._ranks)
             self._reloader = Reloader(self._worker)
+            self._adapters = RankAdapters(self._worker, self._state)
             standing = agreement.standing_of(self._worker, self._groups.layout, self._group.rank)
             if start.arguments.balance_interval:
                 self._balance = Balance(self._worker, self._group, start.arguments)
@@ -115,10 +122,14 @@ class FollowingRank:
         gc.freeze()
         return not standing.error
 
-    def _call(self, command: Command) -> None:
+    def _state(self) -> WeightsState:
         assert self._reloader is not None, "the first command is START"
+        return self._reloader.state
+
+    def _call(self, command: Command) -> None:
+        assert self._reloader is not None and self._adapters is not None, "the first command is START"
         call = msgspec.msgpack.decode(command.payload, type=calls.Call)
-        self._group.exchange(agreement.encode(calls.perform(self._reloader, call)))
+        self._group.exchange(agreement.encode(calls.perform(self._reloader, self._adapters, call)))
 
     def _step(self, command: Command) -> None:
         assert self._worker is not None and self._ranks is not None, "the first command is START"
@@ -157,6 +168,8 @@ class FollowingRank:
 
     def close(self) -> None:
         """Close the worker."""
+        if self._adapters is not None:
+            self._adapters.close()
         if self._worker is not None:
             self._worker.close()
 

@@ -52,6 +52,7 @@ class StagesExecutor(RanksExecutor):
     def submit(self, plan: StepPlan) -> int:
         """Send a plan to all ranks; returns the number of the step. Raises EngineDeadError when a rank has ended."""
         self.check()
+        self.tell_adapters()
         plan = self._placed(plan)
         message = self._plans.encode(executor._for_others(plan))
         if len(message) > ROOM // (self.max_in_flight + 1):

@@ -23,7 +23,7 @@ def settings_need_the_switch(facts: Facts) -> Findings:
 
 
 def some_switches_change_nothing(facts: Facts) -> Findings:
-    """One rank, recordings for any number of adapters and a reader of every form leave some switches without an effect."""
+    """One division over ranks, recordings for any number of adapters and a reader of every form make some switches idle."""
     given = [flag_of(name) for name in NO_EFFECT if facts[name]]
     if facts["max_lora_cls_labels"] is not None:
         given.append("--max-lora-cls-labels")

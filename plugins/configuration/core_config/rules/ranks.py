@@ -15,7 +15,6 @@ from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 MOST_RANKS = 64
 
 WHOLE = (
-    "enable_lora",
     "enable_prompt_embeds",
     "keep_kv",
     "keep_weights",
@@ -141,6 +140,8 @@ def ranks_lack_some_features(facts: Facts) -> Findings:
     for name in WHOLE:
         if facts[name]:
             yield Problem(f"{flag_of(name)}: not with {asked} yet; leave one of them out.")
+    if facts["enable_lora"] and facts["distributed_executor_backend"] == "ray":
+        yield Problem("--enable-lora: not with --distributed-executor-backend ray yet; leave one of them out.")
     for name in PAGES:
         if facts[name] and num_nodes(facts) > 1:
             yield Problem(f"{flag_of(name)}: not with {asks_for_nodes(facts)} yet; leave one of them out.")

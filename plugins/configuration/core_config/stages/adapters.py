@@ -21,21 +21,27 @@ MATRIX: Final = 2
 """Dimensions of a matrix."""
 
 
-def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec) -> int:
+def planned_adapter(settings: Settings, chosen: Chosen, spec: ModelSpec, part: ModelSpec | None = None) -> int:
     """Return the bytes of an adapter of the largest rank on all matrices of blocks that it may change; 0 without adapters.
 
     Kernels that pad ranks and outputs declare to which multiples. Of matrices within recurrences an adapter has whole ones,
-    in float32.
+    in float32, whose rows ranks divide.
+    part: the part of the model that each of several ranks holds, whose bytes are added up; None: there is one rank.
     """
     if not settings["enable_lora"] or not isinstance(spec, DecoderSpec):
         return 0
     ranks, outputs = _multiples(chosen)
     dtype = settings["dtype"] if settings["lora_dtype"] == "auto" else settings["lora_dtype"]
     targets = settings["lora_target_modules"] or ()
+    sizes = settings["max_lora_rank"], ranks, outputs
     total = 0
-    for index in range(len(spec.blocks)):
-        for parts in spec.fused_linears(index):
-            total += _layer_numbers(_allowed(parts, targets), settings["max_lora_rank"], ranks, outputs)
+    if isinstance(part, DecoderSpec) and settings["tensor_parallel_size"] > 1:
+        held = sum(_divided_numbers(spec, part, index, targets, sizes) for index in range(len(spec.blocks)))
+        total = settings["tensor_parallel_size"] * held
+    else:
+        for index in range(len(spec.blocks)):
+            for parts in spec.fused_linears(index):
+                total += _layer_numbers(_allowed(parts, targets), *sizes)
     whole = [
         state for state in whole_modules(spec) if len(state.shape) == MATRIX and _is_allowed(state.module, targets)
     ]
@@ -50,6 +56,28 @@ def _multiples(chosen: Chosen) -> tuple[int, int]:
         if "rank_multiple" in one:
             return int(one["rank_multiple"]), int(one.get("row_multiple", 1))
     return 1, 1
+
+
+def _divided_numbers(
+    spec: DecoderSpec, part: DecoderSpec, index: int, targets: Sequence[str], sizes: tuple[int, int, int]
+) -> int:
+    """Return the numbers that one of several ranks holds for a block.
+
+    Where ranks divide the inputs, two further matrices copy A x out of the sum and into it; see `DividedTable`.
+    """
+    whole = spec.block_linears(index)
+    rank, ranks, outputs = sizes
+    experts = [side for expert in part.expert_linears(index) for side in (expert.gate_up, expert.down)]
+    total = sum(_layer_numbers(_allowed(parts, targets), *sizes) for parts in experts)
+    for role, parts in part.block_linears(index).items():
+        wanted = _allowed(parts, targets)
+        total += _layer_numbers(wanted, *sizes)
+        if wanted and parts[0].shape[-1] < whole[role][0].shape[-1]:
+            width = rank * len(parts)
+            total += len(wanted) * (
+                math.ceil(rank / ranks) * ranks * width + math.ceil(rank / outputs) * outputs * rank
+            )
+    return total
 
 
 def _allowed(parts: Sequence[LayerSpec], targets: Sequence[str]) -> list[LayerSpec]:

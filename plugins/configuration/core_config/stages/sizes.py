@@ -53,7 +53,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     block_size, ranks = settings["block_size"], settings["tensor_parallel_size"]
     scheduler = scheduler_config(settings)
     placement = placement_of(settings)
-    mixers = part_of(spec, ranks, placement).mixers
+    part = part_of(spec, ranks, placement)
+    mixers = part.mixers
     if draft is not None:
         mixers = mixers + draft.mixers
     layer_dtypes = _layer_dtypes(settings, spec, len(mixers))
@@ -75,7 +76,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     facts.offloaded_bytes = offload.host
     facts.weights_bytes = (weights - offload.host + offload.slots + proposer) // settings["nnodes"]
     facts.workspace_bytes = workspace
-    adapter = planned_adapter(settings, chosen, spec)
+    adapter = planned_adapter(settings, chosen, spec, part)
     num_adapters = settings["max_cpu_loras"] if settings["enable_lora"] else 0
     facts.adapters_bytes = adapter * num_adapters
     if facts.is_api_server:  # the engine server makes the plan

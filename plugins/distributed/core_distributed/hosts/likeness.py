@@ -35,6 +35,8 @@ def shape_of(arguments: RanksArguments) -> str:
 def difference(own: EngineConfig, other: EngineConfig) -> str:
     """Return the first setting in which two nodes differ, as a sentence; empty if there is none."""
     pairs: list[tuple[str, Any, Any]] = [(name, getattr(own, name), getattr(other, name)) for name in COMMON]
+    # The limits of adapters are those of node 0, but each node needs the plugins that read their files.
+    pairs.append(("enable_lora", own.adapters is not None, other.adapters is not None))
     for part, free in (("model", OF_MODEL), ("cache", OF_CACHE), ("plugins", OF_CHOICES)):
         mine, its = getattr(own, part), getattr(other, part)
         pairs += [

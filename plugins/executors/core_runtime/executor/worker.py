@@ -29,6 +29,7 @@ from core_runtime.executor.adapters.own_tensors import Parts, own_tensors
 from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.adapters.reading import AdapterReader
 from core_runtime.executor.adapters.settings import fitting_of, placed_adapters
+from core_runtime.executor.adapters.share import AdapterShare
 from core_runtime.executor.cache.kv_halves import WorkerHalves
 from core_runtime.executor.cache.kv_memory import KVMemory
 from core_runtime.executor.cache.kv_shape import page_shape
@@ -183,7 +184,13 @@ class Worker:
             model = self.instances[0].model
             assert isinstance(model, Decoder), "only such a model has adapters"
             outer = OuterChanges(placed, model.kernels, model.weights, self.config.model.dtype, self.runtime.device)
-            return AdapterReader(self._formats, self._fitting, placed, outer, own).read(source)
+            return AdapterReader(self._formats, self._fitting, placed, outer, own, self._adapter_share).read(source)
+
+    @cached_property
+    def _adapter_share(self) -> AdapterShare:
+        """What this worker holds of adapters."""
+        spec = self._fitting.spec
+        return AdapterShare(spec, WHOLE if self.ranks is None else self.ranks.part_of(spec))
 
     @cached_property
     def _formats(self) -> dict[str, AdapterFormat]:

@@ -6,7 +6,8 @@ adapters run call by call. Called by: the experts of a block, in a model with ad
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -54,18 +55,53 @@ class ExpertsAdapters:
         self, own: ExpertsKernel, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool
     ) -> None:
         """Compute out[T, H] (+)= the chosen experts of x [T, H]; see `ExpertsKernel`."""
-        rows = self._step.rows
-        assert rows is not None, "a step without adapters runs the experts alone"
         before = out.clone() if accumulate else None
         own(x, ids, weights, out, accumulate=accumulate)
-        changing = torch.tensor(sorted(self._changing), dtype=torch.int32, device=rows.device)
-        places = torch.isin(rows, changing).nonzero().squeeze(1)
+        places = self._places()
         if not len(places):
             return
         found = out.new_empty(len(places), out.shape[1])
-        self._experts.rows = rows[places]
-        try:
+        with self._of_tokens(places):
             self._experts(x[places], ids[places], weights[places], found)
+        out[places] = found if before is None else before[places] + found
+
+    def apart(self, x: Tensor, slots: Tensor, weights: Tensor, out: Tensor) -> None:
+        """Replace outputs of choices in out [T, k * H], for x [T, H] and this rank's slots; see `HoldsSomeExperts`."""
+        places = self._places()
+        if not len(places):
+            return
+        found = out.new_empty(len(places), out.shape[1])
+        with self._of_tokens(places):
+            self._experts.apart(x[places], slots[places], weights[places], found)
+        out[places] = found
+
+    def combine(
+        self, outputs: Tensor, ids: Tensor, weights: Tensor, count: int, before: Tensor | None, out: Tensor
+    ) -> None:
+        """Replace sums in out [T, H] by those of the outputs [T, k * H] of all ranks, with the bits of `run`.
+
+        ids: experts of the whole layer, of which there are `count`. before: what `out` held, to add to; None: nothing.
+        """
+        places = self._places()
+        if not len(places):
+            return
+        found = out.new_empty(len(places), out.shape[1])
+        self._experts.combine(outputs[places], ids[places], weights[places], count, found)
+        out[places] = found if before is None else before[places] + found
+
+    def _places(self) -> Tensor:
+        """Return the tokens of the step whose adapters may change an expert, int64 [n]."""
+        rows = self._step.rows
+        assert rows is not None, "a step without adapters runs the experts alone"
+        changing = torch.tensor(sorted(self._changing), dtype=torch.int32, device=rows.device)
+        return torch.isin(rows, changing).nonzero().squeeze(1)
+
+    @contextmanager
+    def _of_tokens(self, places: Tensor) -> Iterator[None]:
+        """Let the experts compute these tokens of the step."""
+        assert self._step.rows is not None, "a step without adapters runs the experts alone"
+        self._experts.rows = self._step.rows[places]
+        try:
+            yield
         finally:  # the same layers may compute the next step without adapters
             self._experts.step.begin(None)
-        out[places] = found if before is None else before[places] + found

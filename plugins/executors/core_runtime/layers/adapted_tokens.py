@@ -99,11 +99,14 @@ class HeadChange:
     """What one adapter changes in the head, besides the low-rank change in its table.
 
     weight: replaces the matrix, or None.
-    tokens: rows of the matrix that are replaced, or None.
+    tokens: rows of the matrix that are replaced, or None. A rank has those of other ranks, too, so that their products are
+        the same library call on each.
+    start: first token of which this rank has a logit.
     """
 
     weight: LinearKernel | None = None
     tokens: TokenRows | None = None
+    start: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -117,9 +120,11 @@ class HeadChange:
             self.weight(x, out)
         if self.tokens is not None:
             wide = self.tokens.rows.float()
+            places = self.tokens.ids - self.start
+            mine = (places >= 0) & (places < out.shape[1])
             for index, row in enumerate(x.float()):
                 # Row by row, for the same reason as above.
-                out[index, self.tokens.ids] = (wide @ row.clone()).to(out.dtype)
+                out[index, places[mine]] = (wide @ row.clone())[mine].to(out.dtype)
 
 
 class HeadAdapters:

@@ -21,6 +21,7 @@ from core_runtime.layers.workspace import Workspace
 
 BUFFER = "partial"
 CHOICES = "choices"
+INNER = "adapters"
 
 
 class PartialSums:
@@ -39,6 +40,7 @@ class PartialSums:
         self._kernels = kernels
         self.reduce = reduce
         self._max_tokens, self._width = max_tokens, width
+        self._inner = 0
 
     def reserve_choices(self, top_k: int) -> None:
         """Reserve the buffer of `choices` for layers with up to `top_k` choices a token; only while a model is built."""
@@ -49,6 +51,21 @@ class PartialSums:
         """Return float32 [T, k * H] for the outputs of a token's experts."""
         size = top_k * self._width
         return self._workspace.buffer(CHOICES).flatten()[: rows * size].view(rows, size)
+
+    def reserve_inner(self, width: int) -> None:
+        """Reserve the buffer of `inner` for layers with up to `width` numbers a token; only before the first step."""
+        if width <= self._inner:
+            return
+        self._inner = width
+        self._workspace.reserve(INNER, self._max_tokens, width, torch.float32)
+        self._zeros = torch.zeros(1, width, device=self._workspace.device)
+        self._first = torch.zeros(self._max_tokens, dtype=torch.int64, device=self._workspace.device)
+
+    def inner(self, rows: int, width: int) -> Tensor:
+        """Return zeros, float32 [T, width], for the partial sums of adapters. They are copied, since that can be recorded."""
+        found = self._workspace.view(INNER, rows, width)
+        self._kernels.take_rows(self._zeros[:, :width], self._first[:rows], found)
+        return found
 
     def room(self, out: Tensor, *, accumulate: bool) -> Tensor:
         """Return float32 [T, H] for the partial sums of `out`: `out` itself where nothing in it must be kept."""
@@ -76,20 +93,24 @@ class SummedLinear(Linear):
     """A linear layer whose inputs are divided among ranks. `attach` must be called before the first step.
 
     bias: float32 [N] of the whole layer, or None; the kernels have none.
+    whole_inputs: inputs of the whole layer, K of all ranks together.
+
+    sums: the sums of its model; None before `attach`.
     """
 
-    def __init__(self, kernels: Sequence[LinearKernel], bias: Tensor | None) -> None:
+    def __init__(self, kernels: Sequence[LinearKernel], bias: Tensor | None, whole_inputs: int) -> None:
         super().__init__(kernels)
         self.bias = bias
-        self._sums: PartialSums | None = None
+        self.whole_inputs = whole_inputs
+        self.sums: PartialSums | None = None
 
     def attach(self, sums: PartialSums) -> None:
         """Bind the layer to the sums of its model."""
-        self._sums = sums
+        self.sums = sums
 
     def without_adapters(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """Compute out[T, N] = the sum over ranks of x[T, K] @ W.T (+ bias), or += with `accumulate`."""
-        assert self._sums is not None, "only a decoder with a `reduce` runs a part of a model"
-        partial = self._sums.room(out, accumulate=accumulate)
+        assert self.sums is not None, "only a decoder with a `reduce` runs a part of a model"
+        partial = self.sums.room(out, accumulate=accumulate)
         super().without_adapters(x, partial)
-        self._sums.finish(partial, self.bias, out, accumulate=accumulate)
+        self.sums.finish(partial, self.bias, out, accumulate=accumulate)

@@ -181,7 +181,7 @@ class ExpertsMLP:
 
     def replace(self, slot: int, gate_up: LinearKernel, down: LinearKernel) -> list[Tensor]:
         """Put another expert in a slot of this rank, between two steps; returns memory that is free now."""
-        self.separate = None  # adapters, which no rank has, would find the former expert there
+        self.separate = None  # where experts move no adapter changes one, and it would find the former one there
         return self._part.replace(slot, gate_up, down)
 
     @property
@@ -243,8 +243,14 @@ class ExpertsMLP:
         # Experts of all ranks are mixed in the order of a sum, so each rank gets the output of every choice.
         outputs = sums.choices(x.shape[0], ids.shape[1])
         self._part.apart(x, slots, weights, outputs)
+        adapters = self.adapters if self.adapters is not None and self.adapters.active else None
+        before = out.clone() if adapters is not None and accumulate else None
+        if adapters is not None:
+            adapters.apart(x, slots, weights, outputs)
         sums.reduce(outputs)
         self._part.combine(outputs, ids, weights, held.count, out, accumulate=accumulate)
+        if adapters is not None:
+            adapters.combine(outputs, ids, weights, held.count, before, out)
 
     def _chosen(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool) -> None:
         """Compute out[T, H] (+)= the weighted sum of the experts `ids` that this rank holds."""

@@ -46,7 +46,9 @@ class LoraArgs(ArgumentGroup, frozen=True, kw_only=True):
     qlora_adapter_name_or_path: Annotated[
         str | None, Arg("Path of an adapter that every request uses which names the model itself.", since="0.2.0")
     ] = None
-    fully_sharded_loras: Annotated[bool, Arg("No effect: adapters need an engine of one rank.", since="0.2.0")] = False
+    fully_sharded_loras: Annotated[
+        bool, Arg("No effect: ranks divide the matrices of adapters as they divide those of the model.", since="0.2.0")
+    ] = False
     specialize_active_lora: Annotated[
         bool,
         Arg(

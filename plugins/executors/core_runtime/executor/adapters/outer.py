@@ -15,6 +15,7 @@ from core.api.specs import LayerSpec
 from core_runtime.contracts.low_rank import PackedLowRank
 from core_runtime.executor.adapters.own_tensors import OwnTensors
 from core_runtime.executor.adapters.placed import HEAD_KEY, PlacedAdapters
+from core_runtime.executor.adapters.share import AdapterShare
 from core_runtime.executor.adapters.updates import update_of
 from core_runtime.layers.adapted_tokens import EmbeddingChange, HeadChange, TokenRows
 from core_runtime.layers.kernels import KernelSet
@@ -54,7 +55,7 @@ class OuterChanges:
             gain = self._on_device(change.magnitude.float() / matrix.norm(dim=1), torch.float32)
         return EmbeddingChange(
             weight=None if change.weight is None else self._on_device(change.weight, self.dtype),
-            tokens=self._tokens(change),
+            tokens=self._tokens(change.tokens),
             a=None if change.a is None else self._on_device(change.a.T, dtype),
             b=None if change.b is None else self._on_device(change.b, dtype),
             scale=change.scale,
@@ -62,18 +63,20 @@ class OuterChanges:
         )
 
     def head(
-        self, change: ModuleChange | None, part: LayerSpec, own: OwnTensors
+        self, change: ModuleChange | None, part: LayerSpec, own: OwnTensors, share: AdapterShare
     ) -> tuple[HeadChange | None, PackedLowRank | None]:
-        """Return the change of the output head, and its low-rank change; None for what there is not.
+        """Return the change of a rank's rows of the output head, and its low-rank change; None for what there is not.
 
-        part: the head's matrix. own: reads it, and its bias.
+        part: the whole head's matrix. own: reads it, and its bias.
         """
         if change is None:
             return None, None
         kernel = None
         if change.weight is not None:
-            matrix = Dense(self._on_device(change.weight, self.dtype))
-            bias = None if change.bias is None else self._on_device(change.bias, torch.float32)
+            matrix = Dense(self._on_device(share.rows_of_head(change.weight), self.dtype))
+            bias = None
+            if change.bias is not None:
+                bias = self._on_device(share.rows_of_head(change.bias), torch.float32)
             kernel = self._kernels.linear(matrix, activation=self._activation, bias=bias)
         elif change.bias is not None and not part.bias:
             raise ValueError(f"it replaces the bias of {change.module} alone, which is tied to the embedding")
@@ -82,11 +85,11 @@ class OuterChanges:
         if change.a is not None or bias is not None:
             needs_own = change.magnitude is not None or bias is not None
             tensors = own([(part, ())]) if needs_own else {}
-            packed = self._placed.tables[HEAD_KEY].pack(
-                [update_of(replace(change, bias=bias), part, 0, tensors, self._placed.dtype)]
-            )
-        tokens = self._tokens(change)
-        return (None if kernel is None and tokens is None else HeadChange(kernel, tokens)), packed
+            update = update_of(replace(change, bias=bias), part, 0, tensors, self._placed.dtype)
+            packed = self._placed.tables[HEAD_KEY].pack([share.cut(update, share.local.head())])
+        tokens = self._tokens(change.tokens)
+        start = share.local.vocab_start
+        return (None if kernel is None and tokens is None else HeadChange(kernel, tokens, start)), packed
 
     def classes(self, changes: Mapping[int, ModuleChange], norms: Mapping[int, ModuleChange]) -> VectorHead | None:
         """Return the head for classes with some layers changed; None if the adapter changes none.
@@ -106,11 +109,11 @@ class OuterChanges:
             layers[number] = replace(layers[number], norm=_changed_norm(norm, change))
         return VectorHead(layers)
 
-    def _tokens(self, change: ModuleChange) -> TokenRows | None:
-        """Return replaced rows in ascending order of their tokens, or None."""
-        if change.tokens is None:
+    def _tokens(self, tokens: tuple[Tensor, Tensor] | None) -> TokenRows | None:
+        """Return replaced rows in ascending order of their tokens, or None. tokens: their ids [n], and the rows [n, E]."""
+        if tokens is None:
             return None
-        ids, rows = change.tokens
+        ids, rows = tokens
         order = ids.argsort()
         return TokenRows(ids[order].to(self.device), self._on_device(rows[order], self.dtype))
 

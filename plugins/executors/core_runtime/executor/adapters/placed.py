@@ -25,7 +25,10 @@ from core_runtime.layers.adapted_heads import AbsorbedAdapters
 from core_runtime.layers.adapted_norms import NormAdapters, NormChange
 from core_runtime.layers.adapted_states import StateAdapters
 from core_runtime.layers.adapted_tokens import EmbeddingAdapters, EmbeddingChange, HeadAdapters, HeadChange
+from core_runtime.layers.divided_adapters import DividedTable
+from core_runtime.layers.experts import COMBINE_RANGES
 from core_runtime.layers.linear import Linear
+from core_runtime.layers.partial_sums import SummedLinear
 from core_runtime.layers.whole_change import WholeAdapters, WholeChange
 from core_runtime.models.adapters.layers import ABSORBED, OUTER, LayerKey, adapted_linears, expert_layers
 from core_runtime.models.decoder import Decoder
@@ -56,6 +59,7 @@ class ReadAdapter:
     classes: head for classes that replaces the model's, or None.
     norms: what it replaces of the model's norms, by key.
     whole: tensors that it has in place of the model's, by block.
+    experts: blocks of which it changes an expert, here or on another rank.
     """
 
     facts: AdapterFacts
@@ -67,6 +71,7 @@ class ReadAdapter:
     classes: VectorHead | None = None
     norms: Mapping[LayerKey, NormChange] = field(default_factory=dict)
     whole: Mapping[int, WholeChange] = field(default_factory=dict)
+    experts: frozenset[int] = frozenset()
 
 
 class PlacedAdapters:
@@ -108,10 +113,9 @@ class PlacedAdapters:
         self._kernels = model.kernels
         for key, linear in adapted_linears(model.weights):
             if key not in self.tables:
-                shape = linear.out_features, linear.in_features
                 parts = 1 if key.block == OUTER else len(model.spec.block_linears(key.block)[key.role])
-                self.tables[key] = self._make(shape, parts)
-            linear.adapters = LayerAdapters(self._step, self.tables[key], linear.single)
+                self.tables[key] = self._table_of(linear, parts)
+            self._bind_linear(linear, self.tables[key])
         for index, block in enumerate(model.weights.blocks):
             self._bind_block(index, block)
         for key, norm in norms_of(model.weights):
@@ -124,10 +128,29 @@ class PlacedAdapters:
                 self.tables[HEAD_KEY] = self._make(head.tokens.shape)
             model.head.adapters = HeadAdapters(self._step, self.tables[HEAD_KEY], self._heads)
 
-    def _make(self, shape: tuple[int, int], num_parts: int = 1) -> LowRankTable:
-        """Make the table of a layer of shape (N, K)."""
+    def _bind_linear(self, linear: Linear, table: Any) -> None:
+        """Let a linear layer use its table. One whose inputs ranks divide has its updates after the sum of its products."""
+        if isinstance(linear, SummedLinear):
+            assert linear.sums is not None, "a decoder attaches its layers when it is made"
+            table.attach(linear.sums)
+            linear.adapters = LayerAdapters(self._step, table, None)
+        else:
+            linear.adapters = LayerAdapters(self._step, table, linear.single)
+
+    def _table_of(self, linear: Linear, num_parts: int) -> LowRankTable:
+        """Make the table of a linear layer."""
+        shape = linear.out_features, linear.in_features
+        if not isinstance(linear, SummedLinear):
+            return self._make(shape, num_parts)
+        width = num_parts * self._max_rank
+        share = max(SEGMENTS * linear.in_features // linear.whole_inputs, 1)
+        inner = self._make((width, linear.in_features), num_parts, share)
+        return DividedTable(inner, self._make((linear.out_features, width), num_parts, 1))
+
+    def _make(self, shape: tuple[int, int], num_parts: int = 1, segments: int = SEGMENTS) -> LowRankTable:
+        """Make the table of a layer of shape (N, K). segments: limit of segments of K."""
         return self._kernels.low_rank(
-            shape, self._count, self.dtype, max_rank=num_parts * self._max_rank, segments=SEGMENTS
+            shape, self._count, self.dtype, max_rank=num_parts * self._max_rank, segments=segments
         )
 
     def _bind_block(self, index: int, block: BlockWeights) -> None:
@@ -155,6 +178,7 @@ class PlacedAdapters:
             separate.activation,
             between,
             weight_inputs=separate.weight_inputs,
+            max_ranges=COMBINE_RANGES if mlp.places is None else max(COMBINE_RANGES // mlp.places.held.size, 1),
         )
         experts.step = StepAdapters()
         for key, linear in expert_layers(separate, index):
@@ -223,8 +247,8 @@ class PlacedAdapters:
         """Give an adapter's changes of layers and norms a row."""
         for key, packed in adapter.layers.items():
             self.tables[key].set(row, packed)
-            if key.expert >= 0:
-                self._experts[key.block].add(row)
+        for block in adapter.experts:
+            self._experts[block].add(row)
         if adapter.gains:
             self._gaining.add(row)
         for key, change in adapter.norms.items():

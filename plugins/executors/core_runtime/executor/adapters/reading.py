@@ -20,11 +20,13 @@ from core_runtime.executor.adapters.norms import norm_changes
 from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.own_tensors import OwnTensors
 from core_runtime.executor.adapters.placed import PlacedAdapters, ReadAdapter
+from core_runtime.executor.adapters.share import AdapterShare
 from core_runtime.executor.adapters.updates import update_of
 from core_runtime.executor.adapters.whole import whole_changes
 from core_runtime.executor.host_memory import trim_memory
 from core_runtime.models.adapters.fitting import Fitted, Fitting
 from core_runtime.models.adapters.layers import LayerKey
+from core_runtime.specs.model_part import Part
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 
 
@@ -36,6 +38,7 @@ class AdapterReader:
     placed: keeps what was read.
     outer: prepares changes outside of blocks.
     own: reads the base model's own tensors.
+    share: what this rank holds of adapters.
     """
 
     def __init__(
@@ -45,12 +48,14 @@ class AdapterReader:
         placed: PlacedAdapters,
         outer: OuterChanges,
         own: OwnTensors,
+        share: AdapterShare | None = None,
     ) -> None:
         self._formats = formats
         self._fitting = fitting
         self._placed = placed
         self._outer = outer
         self._own = own
+        self._share = share or AdapterShare(fitting.spec, Part())
 
     def read(self, source: AdapterSource) -> AdapterFacts:
         """Read an adapter and keep it. Raises UserError, in one sentence, when it cannot be used.
@@ -67,17 +72,17 @@ class AdapterReader:
         if known is not None:
             return known.facts
         fitted = self._fitting.fit(source.name, contents)
+        share = self._share
+        share.check(source.name, fitted)
         self._drop_copies(fitted)
         try:
             layers = self._packed(fitted)
             spec = self._fitting.spec
-            embedding = self._outer.embedding(fitted.embedding, spec.embedding(), self._own)
-            head = packed_head = None
-            if fitted.head is not None:
-                head, packed_head = self._outer.head(fitted.head, spec.head(), self._own)
+            embedding = self._outer.embedding(share.embedding(fitted.embedding), spec.embedding(), self._own)
+            head, packed_head = self._outer.head(share.head(fitted.head), spec.head(), self._own, share)
             classes = self._outer.classes(fitted.class_layers, fitted.class_norms)
-            norms = norm_changes(fitted.norms, self._outer.device)
-            whole = whole_changes(fitted.whole, self._own, self._outer.device)
+            norms = share.norms(norm_changes(fitted.norms, self._outer.device), fitted.norms)
+            whole = share.cut_whole(whole_changes(share.whole(fitted.whole), self._own, self._outer.device))
         except ValueError as error:
             raise UserError(f"Adapter '{source.name}' does not fit the model: {error}.") from error
         parts = (*layers.values(), *norms.values(), *whole.values(), embedding, head, packed_head, classes)
@@ -89,7 +94,10 @@ class AdapterReader:
         )
         changes = [part.change for parts in fitted.layers.values() for part in parts]
         gains = any(change.magnitude is not None for change in changes)
-        self._placed.keep(ReadAdapter(facts, layers, gains, embedding, head, packed_head, classes, norms, whole))
+        experts = share.expert_blocks(fitted)
+        self._placed.keep(
+            ReadAdapter(facts, layers, gains, embedding, head, packed_head, classes, norms, whole, experts)
+        )
         return facts
 
     def _contents(self, source: AdapterSource) -> AdapterContents:
@@ -117,17 +125,19 @@ class AdapterReader:
         return replace(change, weight=None) if torch.equal(rounded, own) else change
 
     def _packed(self, fitted: Fitted) -> dict[LayerKey, PackedLowRank]:
-        """Return the changes of all layers of blocks, as their tables hold them."""
+        """Return the changes of all layers of this rank's blocks, as their tables hold them."""
+        layers = self._share.layers(fitted)
         wanted = []
-        for parts in fitted.layers.values():
-            for part in parts:
+        for parts in layers.values():
+            for part, _ in parts:
                 if part.change.magnitude is not None or part.change.bias is not None:
                     wanted.append((part.part.part, part.part.orders))
         own = self._own(wanted) if wanted else {}
         packed = {}
-        for key, parts in fitted.layers.items():
-            updates = [
-                update_of(part.change, part.part.part, part.part.first, own, self._placed.dtype) for part in parts
-            ]
+        for key, parts in layers.items():
+            updates = []
+            for part, mine in parts:
+                update = update_of(part.change, part.part.part, mine.first, own, self._placed.dtype)
+                updates.append(self._share.cut(update, mine.part))
             packed[key] = self._placed.pack(key, updates)
         return packed

@@ -264,7 +264,8 @@ class Packing:
         if not self._share.sums(parts[0]):
             return Linear(kernels)
         bias = self.bias(parts, tensors, orders)
-        return SummedLinear(kernels, None if bias is None else self.on_device(bias))
+        whole_inputs = self._share.whole[parts[0].name].shape[-1]
+        return SummedLinear(kernels, None if bias is None else self.on_device(bias), whole_inputs)
 
     def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
         """Return the kernel of a part that stands alone: the embedding, the head."""
