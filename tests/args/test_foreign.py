@@ -139,7 +139,7 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["--cudagraph-capture-sizes", "1", "x"], ["a list of integers from 1 to 65536"]),
         (["--eplb-config.windw_size", "3"], ["'window_size'"]),
         (["--mm-encoder-attn-dtype", "fp8"], ["fp8", "one device"]),
-        (["--default-mm-loras", "image=a"], ["--default-mm-loras", "names its adapter itself"]),
+        (["--enable-tower-connector-lora"], ["--enable-tower-connector-lora", "of the decoder alone"]),
         (["--runner", "draft"], ["--runner draft", "--speculative-config names a draft model", "expected one of"]),
         (["-spec-draft-tp", "2"], ["--speculative-config.draft_tensor_parallel_size"]),
         (

@@ -135,8 +135,7 @@ def test_all_problems_come_together(capsys):
         "9",
         "--max-num-batched-tokens",
         "8",
-        "--default-mm-loras",
-        '{"image": "x"}',
+        "--enable-tower-connector-lora",
         "/nowhere",
     ]
     code, _, err = run(capsys, "explain", *words)
@@ -145,7 +144,7 @@ def test_all_problems_come_together(capsys):
         "--decode-context-parallel-size 2",
         "--mamba-cache-philox-rounds 12",
         "--max-num-seqs 9",
-        "--default-mm-loras",
+        "--enable-tower-connector-lora",
         "/nowhere",
     ):
         assert expected in err, err

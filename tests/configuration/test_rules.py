@@ -30,10 +30,10 @@ def model(tensors=(), generation=None, **changes):
     return {"spec": decoder_spec(config), "manifest": manifest}
 
 
-def wrapper(model_type):
+def wrapper(model_type, **changes):
     """Of a model around a text model."""
     known = model()
-    config = {"model_type": model_type, "text_config": known["manifest"].config}
+    config = {"model_type": model_type, "text_config": known["manifest"].config, **changes}
     return {**known, "manifest": CheckpointManifest("m", "safetensors", [], {}, config, TokenizerSource(), {})}
 
 
@@ -581,6 +581,24 @@ CASES = [
      "--max-cpu-loras 2: fewer than --max-loras 3"),
     ("memory_holds_a_step", [{}], [LORA | {"max_loras": 2, "lora_modules": ["a=/", "b=/", "c=/"]}], ("max_cpu_loras", 3)),
     ("memory_holds_a_step", [{}], [LORA | {"max_loras": 4, "max_cpu_loras": 0}], ("max_cpu_loras", 4)),
+    ("memory_holds_a_step", [{}], [LORA | {"lora_modules": ["a=/"], "default_mm_loras": {"image": "/"}}], ("max_cpu_loras", 2)),
+    ("media_have_adapters_of_their_own", [LORA | {"default_mm_loras": {"image": "/", "audio": "/"}}],
+     [LORA | {"default_mm_loras": {"smell": "/"}}], "--default-mm-loras smell: expected one of image, video, audio"),
+    ("media_have_adapters_of_their_own", [{"default_mm_loras": {"image": "/nowhere/at/all"}}],
+     [LORA | {"default_mm_loras": {"image": "/nowhere/at/all"}}], "there is no such file or directory"),
+    ("media_have_adapters_of_their_own", [LORA], [LORA | {"default_mm_loras": {"image": 7}}], "7 is no path"),
+    ("media_have_adapters_of_their_own", [LORA | {"lora_modules": ["image=/"]}],
+     [LORA | {"lora_modules": ["image=/"], "default_mm_loras": {"image": "/"}}], "the name is taken"),
+    ("media_have_adapters_of_their_own", [LORA | {"qlora_adapter_name_or_path": "/"}],
+     [LORA | {"qlora_adapter_name_or_path": "/", "default_mm_loras": {"image": "/"}}], "give one of them"),
+    ("media_with_adapters_are_served", [{"default_mm_loras": {"image": "/"}, "model": "m"}, model()],
+     [LORA | {"default_mm_loras": {"image": "/"}, "model": "m"}, model()], "image: the model takes text; leave it out"),
+    ("media_with_adapters_are_served", [LORA | {"default_mm_loras": {}, "model": "m"}, model(model_type="whisper")],
+     [LORA | {"default_mm_loras": {"audio": "/"}, "model": "m"}, model(model_type="whisper")], "the model transcribes sounds"),
+    ("media_with_adapters_are_served",
+     [LORA | {"default_mm_loras": {"image": "/"}, "model": "/"}, wrapper("llava", image_token_id=1)],
+     [LORA | {"default_mm_loras": {"audio": "/"}, "model": "/"}, wrapper("llava", image_token_id=1)],
+     "--default-mm-loras audio: no sounds of the model are served"),
     ("updating_needs_a_directory", [LORA | {"allow_runtime_lora_updating": True, "lora_directory": "/"}],
      [LORA | {"allow_runtime_lora_updating": True}], "give --lora-directory"),
     ("updating_needs_a_directory", [LORA | {"allow_runtime_lora_updating": True, "weight_transfer_config": {}}],

@@ -5,9 +5,10 @@ import os
 import random
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,21 @@ from core_config.resolve import resolve
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.async_engine import AsyncEngine
 from core_frontend.library.lora_request import LoRARequest
+from core_frontend.prompts.prompt_parser import MEDIA
+from core_frontend.prompts.tokenizing import load_tokenizer
 from core_frontend.request_terms import STRICT
+from core_media.config import media_of
+from core_media.processing.prompts import BlockingPrompts
+from core_media.reading.given import given_media
 from tests.adapters.drawn import shapes_of, write_adapter
 from tests.determinism.axes import ADAPTERS, Case
+from tests.media.checkpoints import picture
 
 MAX_MODEL_LEN = 192
 MAX_NUM_SEQS = 8
 NUM_COMPANIONS = 5
 NUM_DRAFTS = 4
-Prompt = dict[str, list[int]]
+Prompt = dict[str, Any]
 Bits = list[tuple[list[int], list[dict[int, float]]]]
 
 RANKS = (4, 16, 20)
@@ -35,8 +42,11 @@ LENGTHS = (140, 110, 21, 1)
 """Longer than one block of 128; growing out of one; drafts from repetition; a single token."""
 
 
-def requests(max_tokens: int) -> list[tuple[Prompt, SamplingParams]]:
-    """Each prompt greedily and seeded, by token ids that every model has, and one whose answer has a grammar."""
+def requests(max_tokens: int, seen: Sequence[Prompt] = ()) -> list[tuple[Prompt, SamplingParams]]:
+    """Each prompt greedily and seeded, by token ids that every model has, and one whose answer has a grammar.
+
+    seen: prompts with pictures.
+    """
     prompts = [{"prompt_token_ids": [20 + (index * 7 + length) % 17 for index in range(length)]} for length in LENGTHS]
     fixed: dict[str, Any] = {"max_tokens": max_tokens, "ignore_eos": True, "logprobs": 2}
     seeded = [
@@ -53,7 +63,29 @@ def requests(max_tokens: int) -> list[tuple[Prompt, SamplingParams]]:
             for prompt, more in zip(prompts, seeded, strict=True)
         ),
         (prompts[2], held),
+        *((prompt, SamplingParams(temperature=0.7, seed=index, **fixed)) for index, prompt in enumerate(seen)),
     ]
+
+
+@cache
+def pictured(path: Path) -> list[Prompt]:
+    """Prompts with pictures, processed once; none for a model that reads text."""
+    resolution = resolve({"model": str(path), "max_model_len": MAX_MODEL_LEN}, context="llm")
+    config = media_of(resolution.engine)
+    if config is None:
+        return []
+    tokenizer = load_tokenizer(resolution.manifest.tokenizer, resolution.engine)
+    assert tokenizer is not None
+    mark = config.placeholder
+    texts = [f"{'x' * 21}{mark}cd", f"{mark}ab{mark}{'y' * 15}", f"{'x' * 21}{mark}cd"]
+    found: list[Prompt] = []
+    with closing(BlockingPrompts(config, tokenizer)) as prompts:
+        for number, text in enumerate(texts):
+            images = [picture(number, 50, 40), picture(number + 1, 30, 70)][: text.count(mark)]
+            sources = given_media({"multi_modal_data": {"image": images}}, config, "")
+            _, ids, items = prompts.run(text, sources, tokenizer.encode)
+            found.append({"prompt_token_ids": ids, MEDIA: items})
+    return found
 
 
 def companions(seed: int, max_tokens: int) -> list[tuple[Prompt, SamplingParams]]:
@@ -115,7 +147,8 @@ def run(path: Path, case: Case, arguments: dict[str, Any], max_tokens: int, seed
 def adapters_for(path: Path, case: Case) -> Iterator[list[LoRARequest]]:
     """The adapters of a case, the same ones each time."""
     with tempfile.TemporaryDirectory(prefix="adapters-") as folder:
-        shapes = shapes_of(str(path)) if case["adapters"] in ADAPTERS else {}
+        every = shapes_of(str(path)) if case["adapters"] in ADAPTERS else {}
+        shapes = {name: shape for name, shape in every.items() if "vis" not in name}  # of the text alone
         yield [
             LoRARequest(f"rank-{rank}", rank, str(write_adapter(Path(folder, str(rank)), shapes, rank, seed=rank)))
             for rank in (RANKS if shapes else ())
@@ -126,7 +159,7 @@ def _run(
     path: Path, case: Case, arguments: dict[str, Any], max_tokens: int, seed: int, adapters: list[LoRARequest]
 ) -> Bits:
     settled = settings(path, case, arguments)
-    asked = [(*one, None) for one in requests(max_tokens)]
+    asked = [(*one, None) for one in requests(max_tokens, pictured(path))]
     if case["adapters"] == "own":  # the last of each turn is one of the base
         turn = [*adapters, None]
         asked = [(prompt, params, turn[index % len(turn)]) for index, (prompt, params, _) in enumerate(asked)]

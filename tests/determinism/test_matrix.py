@@ -19,6 +19,7 @@ from tests.determinism.axes import BASELINE, IMPOSSIBLE, RUN_AXES, TYPE_AXES, Ca
 from tests.determinism.runs import Bits, companions, requests, run, settings
 from tests.executor.test_doubles import double
 from tests.kv.conversations import INDEXED, MORE_STREAMS, checkpoint
+from tests.media.checkpoints import SAVE
 from tests.real_models import gemma3_path, smollm2_bf16_path, smollm2_path
 
 KERNELS: dict[str, dict[str, Any]] = {
@@ -35,6 +36,8 @@ PLAINEST = {"offload": "device", "in place": "device"}
 TINY, REAL = ("tiny_llama", "tiny_gemma3"), ("smollm2", "smollm2_bf16", "gemma3")
 FAMILIES = (*MORE_STREAMS, *INDEXED)
 """Tiny models of other families."""
+SEEING = ("llava", "qwen3_vl")
+"""Tiny models whose prompts have pictures too: rows in place of embeddings; three rotary positions and rows behind blocks."""
 TYPES = covering(TYPE_AXES)
 RUNS = covering(RUN_AXES)
 BOTH = covering(TYPE_AXES | RUN_AXES)
@@ -57,7 +60,7 @@ FULL: list[Row] = [
     *(("declared", model, case) for model in ROUNDED for case in BOTH),
     *(
         ("native", model, case)
-        for model in (*REAL, *FAMILIES)
+        for model in (*REAL, *FAMILIES, *SEEING)
         for case in BOTH
         if model != "zamba2"
         or case["adapters"] == "none"  # adapters are written under names that its files do not have
@@ -77,6 +80,8 @@ def expected(request: pytest.FixtureRequest) -> Callable[..., tuple[Path, Bits]]
 
     @cache
     def family(model: str) -> Path | None:
+        if model in SEEING:
+            return SAVE[model](folder.mktemp(model))
         return checkpoint(model, folder.mktemp(model) / "model") if model in (*FAMILIES, *ROUNDED) else None
 
     @cache

@@ -1,4 +1,4 @@
-"""A tiny model that sees and hears in one prompt, with towers of transformers alone: the thinker of Qwen2.5-Omni."""
+"""Tiny models that see and hear in one prompt, with towers of transformers alone: Gemma 4, the thinker of Qwen2.5-Omni."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    Gemma4AudioFeatureExtractor,
+    Gemma4Config,
+    Gemma4ImageProcessor,
+    Gemma4Processor,
     Qwen2_5OmniProcessor,
     Qwen2_5OmniThinkerConfig,
     Qwen2VLImageProcessor,
@@ -18,6 +23,12 @@ from core_media.processing.image_processor import NoVideo, without_video
 from tests.media.checkpoints import SECTIONS, TEXT, template, tokenizer_with
 from tests.media.heard import save as save_model
 
+GEMMA = {
+    "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "audio_token": "<|audio|>",
+    "boa_token": "<|audio>", "eoa_token": "<audio|>",
+}  # fmt: skip
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+"""Ends of the names of bounds between which Gemma 4's towers keep the numbers of a layer, infinite in a new model."""
 QWEN = {
     "image_token": "<|IMAGE|>", "audio_token": "<|AUDIO|>", "video_token": "<|VIDEO|>",
     "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>", "audio_bos_token": "<|audio_bos|>",
@@ -29,6 +40,82 @@ def shown_as(picture: str, sound: str, video: str = "") -> str:
     """A chat template that reads parts of all modalities."""
     more = "{% elif p.type == 'audio' %}" + sound + "{% elif p.type == 'video' %}" + video + "{% else %}{{ p.text }}"
     return template(picture).replace("{% else %}{{ p.text }}", more)
+
+
+def save_gemma4(directory: Path, *, audio: bool = True, **text: Any) -> Path:
+    """Gemma 4 of the small kind: embeddings for each layer, a layer that borrows its keys, pictures of up to 70 rows.
+
+    audio: whether the checkpoint has a tower of sounds. text: values of the text model.
+    """
+    without_video()
+    made, tokenizer = tokenizer_with(*GEMMA.values(), "<|video|>", **GEMMA)
+    count = made.get_vocab_size()
+    config = Gemma4Config(
+        text_config={
+            **TEXT, "head_dim": 16, "global_head_dim": 24, "vocab_size": count, "vocab_size_per_layer_input": count,
+            "hidden_size_per_layer_input": 12, "sliding_window": 8, "num_kv_shared_layers": 1,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"], **text,
+        },
+        vision_config={
+            "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "position_embedding_size": 700,
+            "use_clipped_linears": True, "standardize": True,
+        },
+        audio_config={
+            "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "subsampling_conv_channels": [8, 4],
+            "output_proj_dims": 24,
+        } if audio else None,
+        image_token_id=made.token_to_id("<|image|>"), audio_token_id=made.token_to_id("<|audio|>"),
+        video_token_id=made.token_to_id("<|video|>"), boi_token_id=made.token_to_id("<|image>"),
+        eoi_token_id=made.token_to_id("<image|>"), boa_token_id=made.token_to_id("<|audio>"),
+        eoa_token_index=made.token_to_id("<audio|>"),
+    )  # fmt: skip
+    save_model(directory, config)
+    _make_telling(
+        directory / "model.safetensors", [made.token_to_id(f"<|{name}|>") for name in ("image", "video", "audio")]
+    )
+    processor = Gemma4Processor(
+        Gemma4AudioFeatureExtractor(feature_size=8), Gemma4ImageProcessor(patch_size=4, max_soft_tokens=70), tokenizer,
+        NoVideo(), chat_template=shown_as("<|image|>", "<|audio|>", VIDEO["gemma4"]),
+    )  # fmt: skip
+    return written(directory, processor)
+
+
+def save_large_gemma4(directory: Path) -> Path:
+    """Gemma 4 of the large kind: rows of a picture see each other in layers with windows, and it hears nothing.
+
+    Its windows are shorter than a picture, and its values are keys.
+    """
+    return save_gemma4(
+        directory, audio=False, use_bidirectional_attention="vision", hidden_size_per_layer_input=0,
+        num_kv_shared_layers=0, attention_k_eq_v=True, sliding_window=24,
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
+    )  # fmt: skip
+
+
+def _make_telling(file: Path, placeholders: list[int]) -> None:
+    """Change a new Gemma 4 so that answers depend on where the patches of a picture lie, on all numbers of its towers, and on
+    what stands for a placeholder among the embeddings for each layer; and so that no placeholder is generated, which
+    transformers embeds as padding.
+    """
+    tensors = load_file(file)
+    draw = torch.Generator().manual_seed(1)
+    for name, tensor in tensors.items():
+        if name.endswith("position_embedding_table"):
+            tensor.normal_(0.0, 0.5, generator=draw)
+        elif name.endswith("patch_embedder.input_proj.weight"):
+            tensor.mul_(10.0)
+        elif name.endswith("embed_tokens_per_layer.weight"):
+            tensor[0].normal_(0.0, 1.0, generator=draw)  # of padding, which is zero in a new model
+        elif name.endswith("language_model.embed_tokens.weight"):
+            tensor[placeholders] = 0.0
+        elif "language_model" in name and name.endswith(("q_norm.weight", "k_norm.weight")):
+            tensor.fill_(0.4)  # larger ones choose single keys, and rounding decides which
+        elif name.endswith(BOUNDS):
+            tensor.fill_(1.5 if name.endswith("_max") else -1.5)
+        elif name.endswith(("std_bias", "std_scale")):
+            tensor.uniform_(0.5, 1.5, generator=draw)
+    save_file(tensors, file, {"format": "pt"})
 
 
 def save_thinker(directory: Path) -> Path:
@@ -55,7 +142,7 @@ def save_thinker(directory: Path) -> Path:
     images = Qwen2VLImageProcessor(patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=140 * 140)
     processor = Qwen2_5OmniProcessor(
         images, NoVideo(), WhisperFeatureExtractor(feature_size=16, chunk_length=2), tokenizer,
-        chat_template=shown_as(SEEN["qwen2_5_omni_thinker"], HEARD["qwen2_5_omni_thinker"], VIDEO),
+        chat_template=shown_as(SEEN["qwen2_5_omni_thinker"], HEARD["qwen2_5_omni_thinker"], VIDEO["qwen2_5_omni_thinker"]),
     )  # fmt: skip
     return written(directory, processor)
 
@@ -92,7 +179,7 @@ def as_published(thinker: Path, directory: Path) -> Path:
     return directory
 
 
-SAVE_OMNI = {"qwen2_5_omni_thinker": save_thinker}
-SEEN = {"qwen2_5_omni_thinker": "<|vision_bos|><|IMAGE|><|vision_eos|>"}
-HEARD = {"qwen2_5_omni_thinker": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
-VIDEO = "<|vision_bos|><|VIDEO|><|vision_eos|>"
+SAVE_OMNI = {"gemma4": save_gemma4, "qwen2_5_omni_thinker": save_thinker}
+SEEN = {"gemma4": "<|image|>", "qwen2_5_omni_thinker": "<|vision_bos|><|IMAGE|><|vision_eos|>"}
+HEARD = {"gemma4": "<|audio|>", "qwen2_5_omni_thinker": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
+VIDEO = {"gemma4": "<|video|>", "qwen2_5_omni_thinker": "<|vision_bos|><|VIDEO|><|vision_eos|>"}

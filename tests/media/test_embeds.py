@@ -98,7 +98,7 @@ def test_rows_have_the_answers_of_their_picture_in_all_circumstances(
 
 
 @pytest.mark.media
-@pytest.mark.parametrize("kind", ["gemma3n", "granite_speech", "qwen2_5_omni_thinker", "qwen2_audio"])
+@pytest.mark.parametrize("kind", ["gemma3n", "gemma4", "granite_speech", "qwen2_5_omni_thinker", "qwen2_audio"])
 def test_rows_of_sounds_have_the_answers_of_their_sound(kind: str, tmp_path: Path) -> None:
     """The rows are those of the engine's own tower: `test_sounds_in_prompts` compares them with transformers."""
     {**SAVE_HEARD, **SAVE_OMNI}[kind](tmp_path)

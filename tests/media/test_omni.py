@@ -28,19 +28,17 @@ Prompt = tuple[str, list[Any], list[Any], list[Frames]]
 def prompts(kind: str) -> list[Prompt]:
     """No prompt ends with an item, see `test_families.compare`."""
     see, hear = SEEN[kind], HEARD[kind]
-    found: list[Prompt] = [
+    # Rows of Gemma 4's sounds depend on the silence that transformers puts behind the shorter ones of a prompt.
+    other = 0.4 if kind == "gemma4" else 1.9
+    return [
         ("ab", [], [], []),
         (f"ab{see}cd", [picture(0, 50, 40)], [], []),
         (f"a{hear}b", [], [sound(1, 0.7)], []),
         (f"a{hear}b{see}c", [picture(1, 64, 64)], [sound(1, 0.7)], []),
         (f"{see}{hear}{see}z", [picture(2, 30, 90), picture(3, 129, 61)], [sound(2, 1.3)], []),
+        (f"a{hear}b{hear}c{see}d", [picture(4)], [sound(3, 0.4), sound(4, other)], []),
+        (f"a{VIDEO[kind]}b{hear}c", [], [sound(5, 0.5)], [frames(1, 4, 112, 84)]),
     ]
-    if kind == "qwen2_5_omni_thinker":
-        found += [
-            (f"a{hear}b{hear}c{see}d", [picture(4)], [sound(3, 0.4), sound(4, 1.9)], []),
-            (f"a{VIDEO}b{hear}c", [], [sound(5, 0.5)], [frames(1, 4, 112, 84)]),
-        ]
-    return found
 
 
 def prompt_of(text: str, pictures: Sequence[Any], sounds: Sequence[Any], videos: Sequence[Frames]) -> dict[str, Any]:
@@ -63,7 +61,10 @@ class WholeReference(Reference):
         if sounds:
             given |= {"audio": [samples for samples, _ in sounds], "audio_kwargs": {"sampling_rate": RATE}}
         if videos:
-            metadata = [VideoMetadata(total_num_frames=len(each), fps=None) for each in videos]
+            metadata = [
+                VideoMetadata(total_num_frames=len(each), fps=None, frames_indices=list(range(len(each))))
+                for each in videos
+            ]
             given |= {"videos": videos, "videos_kwargs": {"do_sample_frames": False, "video_metadata": metadata}}
         return self.answered(self._processor(text=text, return_tensors="pt", **given))
 
@@ -99,7 +100,7 @@ def test_prompts_that_are_seen_and_heard_are_answered_as_by_transformers(
 def test_company_chunks_preemptions_and_caches_change_no_bit(
     checkpoint: Path, kind: str, expected: list[Answer]
 ) -> None:
-    room = crowded(expected)
+    room = crowded(expected, -8 if kind == "gemma4" else 0)
     with LLM(model=str(checkpoint), **{**SETTINGS, **room, "max_num_seqs": 8}) as llm:
         for _ in range(2):  # the second time with cached prefixes
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
@@ -116,7 +117,8 @@ def test_company_chunks_preemptions_and_caches_change_no_bit(
     ids=["drafts", "adapters and host memory", "sleep"],
 )
 def test_the_tokens_are_the_same(checkpoint: Path, kind: str, expected: list[Answer], more: dict[str, Any]) -> None:
-    ranks = {"tensor_parallel_size": 2} if "speculative_config" in more else {}
+    # A model with embeddings for each layer cannot be divided.
+    ranks = {"tensor_parallel_size": 2} if "speculative_config" in more and kind != "gemma4" else {}
     with LLM(model=str(checkpoint), **{**SETTINGS, **more, **ranks}) as llm:
         for _ in range(2):
             assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected
@@ -151,6 +153,8 @@ def test_a_modality_whose_limit_is_zero_has_no_tower(
 
 
 def test_rows_of_a_video_are_left_out_beside_a_sound(checkpoint: Path, kind: str, expected: list[Answer]) -> None:
+    if kind != "qwen2_5_omni_thinker":
+        pytest.skip("its videos have text between their frames")
     text, pictures, sounds, videos = prompts(kind)[-1]
     with LLM(model=str(checkpoint), video_pruning_rate=0.3, **SETTINGS) as llm:
         [found] = ours(llm, [prompt_of(text, pictures, sounds, videos)])
@@ -163,5 +167,7 @@ def test_rows_of_a_video_are_left_out_beside_a_sound(checkpoint: Path, kind: str
 def test_one_model_of_a_published_checkpoint_is_served(
     checkpoint: Path, kind: str, expected: list[Answer], tmp_path: Path
 ) -> None:
+    if kind != "qwen2_5_omni_thinker":
+        pytest.skip("it is published as one model")
     with LLM(model=str(as_published(checkpoint, tmp_path / "whole")), **SETTINGS) as llm:
         assert ours(llm, [prompt_of(*prompt) for prompt in prompts(kind)]) == expected

@@ -48,10 +48,14 @@ def client(server: Server) -> openai.OpenAI:
 
 
 def ask(client: openai.OpenAI, *parts: dict[str, Any], **options: Any) -> Any:
-    model = client.models.list().data[0].id
-    given = {"temperature": 0, "max_tokens": 12, "extra_body": {"ignore_eos": True, "return_token_ids": True}}
+    given: dict[str, Any] = {
+        "temperature": 0,
+        "max_tokens": 12,
+        "extra_body": {"ignore_eos": True, "return_token_ids": True},
+    }
+    given["model"] = client.models.list().data[0].id
     messages: Any = [{"role": "user", "content": list(parts)}]
-    return client.chat.completions.create(model=model, messages=messages, **{**given, **options})
+    return client.chat.completions.create(messages=messages, **{**given, **options})
 
 
 def test_clients_own_calls_see_pictures(server: Server, client: openai.OpenAI, llava: Path) -> None:

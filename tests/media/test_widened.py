@@ -15,9 +15,10 @@ from core_media.serving.encoder import Encoder
 from core_media.serving.tower import Tower
 from tests.media.checkpoints import SAVE, file_of, picture
 from tests.media.heard import SAVE_HEARD, wav
+from tests.media.omni import SAVE_OMNI
 from tests.media.whisper import save_whisper
 
-EVERY: dict[str, Any] = {**SAVE, **SAVE_HEARD, "whisper": save_whisper}
+EVERY: dict[str, Any] = {**SAVE, **SAVE_HEARD, **SAVE_OMNI, "whisper": save_whisper}
 KINDS = [kind if kind == "llava" else pytest.param(kind, marks=pytest.mark.media) for kind in sorted(EVERY)]
 
 

@@ -312,7 +312,9 @@ def _prefill(
 def _adapters(engine: ServingEngine, server: ServerConfig, names: ServedNames) -> ServedAdapters | None:
     """Return the adapters that the server answers for; None: it has none. Raises PluginError for a resolver that fails."""
     config = engine.config.adapters
-    return None if config is None else ServedAdapters(config, server.adapters, engine.adapters, names)
+    media = media_of(engine.config)
+    of_media = () if media is None else media.adapters.values()
+    return None if config is None else ServedAdapters(config, server.adapters, engine.adapters, names, of_media)
 
 
 def _tenants(server: ServerConfig, settings: PreparationSettings, tokenizer: Tokenizer) -> Tenants:

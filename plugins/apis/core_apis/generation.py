@@ -39,6 +39,7 @@ from core_frontend.adapters import adapter_start
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.queue.limit import Arrival
 from core_frontend.request_terms import RequestTerms
+from core_media.default_adapters import adapter_of
 
 logger = logging.getLogger("core_apis")
 
@@ -111,7 +112,8 @@ class PromptRun:
             gives_prompt=True,
         )
         if self.context.adapters is not None:
-            terms = replace(terms, adapter=self.context.adapters.facts(prepared.model))
+            own = adapter_of(prepared.prompts[index].media, self.context.preparer.here.settings.media)
+            terms = replace(terms, adapter=self.context.adapters.facts(prepared.model, own))
         if not isinstance(piece, PreparedPooling) and prepared.body.explain:
             terms = replace(terms, explain=explain_terms(piece, self.context.model))
         if getattr(prepared.body, "energy", None):

@@ -69,9 +69,10 @@ class Pipeline:
     async def serve(self, context: ServingContext, request: Request, exchange: Exchange) -> Response:
         """Answer a request. Raises RequestError and the engine's errors."""
         tenant = tenant_of(request)
-        prepare: Prepare = partial(context.preparer.prepare, exchange.kind)
+        owner = context.tenants.name(tenant)
+        prepare: Prepare = partial(context.preparer.prepare, exchange.kind, owner=owner)
         if exchange.prepare is not None:
-            prepare = partial(exchange.prepare, context.preparer)
+            prepare = partial(exchange.prepare, context.preparer, owner=owner)
         note = None if context.traffic is None else context.traffic.begin(request, tenant, exchange.kind)
         if note is not None:
             prepare = note.keeping(prepare)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os.path
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,17 +56,24 @@ class ServedAdapters:
 
     engine: those that the engine knows.
     names:  the names of the base model.
+    of_media: the names of adapters that prompts with media have, where requests name the base model.
 
     max_loras: how many a step may have.
     """
 
     def __init__(
-        self, config: AdaptersConfig, settings: AdapterSettings | None, engine: Adapters, names: ServedNames
+        self,
+        config: AdaptersConfig,
+        settings: AdapterSettings | None,
+        engine: Adapters,
+        names: ServedNames,
+        of_media: Collection[str] = (),
     ) -> None:
         self.engine = engine
         self.settings = settings or AdapterSettings()
         self.max_loras = config.max_loras
         self._default = config.default
+        self._of_media = tuple(of_media)
         self._waiting: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
         self._names = names
@@ -83,28 +90,37 @@ class ServedAdapters:
         """
         if name is not None:
             await self.check(name)
-        elif self._default:
-            await self.engine.find(self._default)
+        elif self._default or self._of_media:
+            await self.engine.refresh()
         adapter = self.engine.known(name or self._default)
         return None if adapter is None else await self._template(adapter)
 
     async def check(self, name: str) -> None:
         """Check that a model is served, and have its adapter loaded. Raises RequestError (404)."""
         if name in self._names.now():
-            if self._default:
-                await self.engine.find(self._default)
+            if self._default or self._of_media:
+                await self.engine.refresh()
         elif await self.engine.find(name) is None:
             await self._search(name)
 
-    def facts(self, model: str) -> AdapterFacts | None:
+    def facts(self, model: str, own: str = "") -> AdapterFacts | None:
         """Return what a request for a model that was checked needs to know; None: it uses the base model.
 
+        own: name of the adapter of its media, which counts where it names the base model; empty: they have none.
         Raises RequestError (404) for an adapter that was unloaded since it was checked.
         """
-        name = self._default if model in self._names.now() else model
+        is_base = model in self._names.now()
+        name = (own or self._default) if is_base else model
         if not name:
             return None
         found = self.engine.known(name)
+        if found is None and is_base and own:
+            raise RequestError(
+                f"The adapter '{own}' of prompts with such media (--default-mm-loras) was unloaded; name another model.",
+                param="model",
+                status=404,
+                code="model_not_found",
+            )
         if found is None:
             raise self._unknown(model)
         return found.facts

@@ -6,6 +6,7 @@ about adapters.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def adapters_config(settings: Settings) -> AdaptersConfig | None:
     default = settings["qlora_adapter_name_or_path"]
     if default is not None:
         modules.append(AdapterSource(DEFAULT_NAME, absolute(default)))
+    modules += media_modules(settings["default_mm_loras"])
     return AdaptersConfig(
         max_loras=settings["max_loras"],
         max_cpu_loras=settings["max_cpu_loras"] or settings["max_loras"],
@@ -60,6 +62,20 @@ def lora_modules(given: list[Any] | None) -> tuple[list[AdapterSource], list[str
                 problems.append(f"--lora-modules: two adapters have the name '{module.name}'; give each its own.")
             found[module.name] = AdapterSource(module.name, absolute(module.path))
     return list(found.values()), problems
+
+
+def media_modules(given: Mapping[str, Any]) -> list[AdapterSource]:
+    """Return the adapters of `--default-mm-loras`, each under the name of its modality."""
+    return [AdapterSource(name, absolute(str(path))) for name, path in given.items()]
+
+
+def names_by_modality(settings: Settings) -> dict[str, str]:
+    """Return the name of the adapter of each modality that has one; the same for modalities that share a path."""
+    modules = media_modules(settings["default_mm_loras"]) if settings["enable_lora"] else []
+    first: dict[str, str] = {}
+    for module in modules:
+        first.setdefault(module.path, module.name)
+    return {module.name: first[module.path] for module in modules}
 
 
 def _modules(word: Any) -> list[Module]:

@@ -17,6 +17,7 @@ import msgspec
 
 from core.api.config import PluginChoices
 from core.api.pooling import PoolingConfig
+from core_config.adapters import names_by_modality
 from core_config.stages.memory import ITEM_BYTES
 from core_config.stages.settings import Settings
 from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
@@ -25,13 +26,14 @@ from core_media.families import (
     CLOSINGS,
     OF_TIMM,
     OF_TORCHVISION,
+    OPTIONAL,
     PIXTRAL,
     SHOWN,
     SOUNDS,
     THREE_POSITIONS,
-    TWO_SIDED,
     VIDEOS,
     placeholder_of,
+    two_sided,
     unread,
 )
 from core_media.sound.config import DECODER, ENCODER, MODEL_TYPE, alignment_heads, missing, sound_config
@@ -42,6 +44,10 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 GIB: Final = 1 << 30
 DEEPSTACK: Final = (8, 16, 24)
 """Taps of Qwen3-VL's tower where its configuration does not say them."""
+TOWER_CONFIGS: Final[Mapping[str, str]] = MappingProxyType(
+    {IMAGE: "vision_config", VIDEO: "vision_config", AUDIO: "audio_config"}
+)
+"""Modality → key of the configuration of its tower."""
 PROCESSOR: Final = "processor"
 """Kind of the plugins that process media."""
 DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({IMAGE: 16, AUDIO: 16, VIDEO: 4})
@@ -71,7 +77,7 @@ def media_config(
         return msgspec.structs.replace(found, processor=processor, processor_arguments=arguments)
     places, refusals = _places(settings, config)
     pictures = places.pop(IMAGE, Place("", 0))
-    two_sided = TWO_SIDED.get(str(config["model_type"]), "")
+    sees = two_sided(str(config["model_type"]), text_config(config))
     return MediaConfig(
         model=path,
         model_type=str(config["model_type"]),
@@ -94,12 +100,13 @@ def media_config(
         domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
         local_path=_absolute(settings["allowed_local_media_path"]),
         **_given_rows(settings, config),
-        two_sided=two_sided,
+        two_sided=sees,
         max_span=_most_of_a_step(settings),
         # Beyond its windows, a prompt of PaliGemma 2 would see itself as a whole in transformers, and by windows here.
-        window=int(text_config(config).get("sliding_window") or 0) if two_sided == "prompt" else 0,
+        window=int(text_config(config).get("sliding_window") or 0) if sees == "prompt" else 0,
         processor=processor,
         processor_arguments=arguments,
+        adapters=names_by_modality(settings),
     )
 
 
@@ -157,7 +164,9 @@ def _most_of_a_step(settings: Settings) -> int:
 
 def needs_spans(settings: Settings, path: str, manifest: CheckpointManifest) -> bool:
     """Whether tokens of served prompts see later ones."""
-    return str(manifest.config.get("model_type")) in TWO_SIDED and not why_not(settings, path, manifest)
+    config = manifest.config
+    sees = two_sided(str(config.get("model_type")), text_config(config))
+    return bool(sees) and not why_not(settings, path, manifest)
 
 
 def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
@@ -212,6 +221,8 @@ def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Pl
             refusals[name] = f"{title} is not installed; install core-engine[media]"
         elif name == IMAGE and kind in OF_TIMM and not all(map(importlib.util.find_spec, ("timm", "torchvision"))):
             refusals[name] = "its tower of pictures needs timm and torchvision, which are not installed"
+        elif name in OPTIONAL.get(kind, ()) and not config.get(TOWER_CONFIGS[name]):
+            refusals[name] = f"this checkpoint has no tower of {NOUNS[name]}s"
         elif name == AUDIO and config.get("has_lora_adapter"):
             refusals[name] = "its sounds need the checkpoint's own adapter (has_lora_adapter), which is not served"
         else:

@@ -76,6 +76,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     local_path:        directory below which files may be read; empty: none is.
     sound:             settings of a model that transcribes sounds and takes nothing else; None: it takes pictures.
     processor:         the plugin that processes items; `processor_arguments`: its own arguments as plain values.
+    adapters:          modality → name of the adapter of prompts that have it, where a request names none.
     """
 
     model: str
@@ -110,6 +111,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     sound: SoundConfig | None = None
     processor: ResolvedPlugin = TRANSFORMERS
     processor_arguments: dict[str, Any] = {}
+    adapters: dict[str, str] = {}
 
     @property
     def places(self) -> dict[str, Place]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3": "<start_of_image>",
     "gemma3n": "<image_soft_token>",
+    "gemma4": "<|image|>",
     "glm46v": "<|image|>",
     "glm4v": "<|image|>",
     "idefics3": "<image>",
@@ -37,6 +38,7 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
 
 SOUNDS: Final[Mapping[str, str]] = MappingProxyType({
     "gemma3n": "<audio_soft_token>",
+    "gemma4": "<|audio|>",
     "granite_speech": "<|audio|>",
     "qwen2_5_omni_thinker": "<|AUDIO|>",
     "qwen2_audio": "<|AUDIO|>",
@@ -48,6 +50,7 @@ SHOWN: Final[Mapping[str, str]] = MappingProxyType({"voxtral": "[BEGIN_AUDIO][AU
 """What is written for a sound where a chat template takes no parts, if it is more than the placeholder."""
 
 VIDEOS: Final[Mapping[str, str]] = MappingProxyType({
+    "gemma4": "<|video|>",
     "qwen2_5_omni_thinker": "<|VIDEO|>",
     **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"), "<|video_pad|>"),
 })  # fmt: skip
@@ -63,11 +66,14 @@ CLOSINGS: Final[Mapping[str, Mapping[str, tuple[str, int]]]] = MappingProxyType(
 
 TOWERS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
     "gemma3n": {"image": "vision_tower", "audio": "audio_tower"},
+    "gemma4": {"image": "vision_tower", "audio": "audio_tower"},
     "qwen2_5_omni_thinker": {"audio": "audio_tower"},  # its pictures and videos share the other one
 })  # fmt: skip
-"""Model type with a tower for each modality → modality → its module, which is read where the modality is served."""
+"""Model type with a tower for each modality → modality → its module, which is read where the modality is served; that of
+pictures also where videos are.
+"""
 
-MOST_SAMPLES: Final[Mapping[str, int]] = MappingProxyType({"gemma3n": 480_000})
+MOST_SAMPLES: Final[Mapping[str, int]] = MappingProxyType({"gemma3n": 480_000, "gemma4": 480_000})
 """Model type → samples behind which its processor cuts a sound without a word."""
 
 PIXTRAL: Final = "[IMG]"
@@ -80,6 +86,9 @@ THREE_POSITIONS: Final = frozenset({
 
 TWO_SIDED: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "rows", "paligemma": "prompt"})
 """Model type → what of a prompt with pictures sees each other in both directions, see `MediaConfig`."""
+
+BY_TEXT: Final = frozenset({"gemma4"})
+"""Model types whose rows see each other where the text's `use_bidirectional_attention` is `vision`: the large ones."""
 
 REWRITTEN: Final[Mapping[str, str]] = MappingProxyType({"paligemma": "\n"})
 """Model type whose processor begins the text of a prompt, with the tokenizer's first token, behind the last picture → what
@@ -94,6 +103,7 @@ AROUND_ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyTy
     "gemma3n": {
         "image": ("\n\n<start_of_image>", "<end_of_image>\n\n"), "audio": ("\n\n<start_of_audio>", "<end_of_audio>\n\n"),
     },
+    "gemma4": {"image": ("<|image>", "<image|>"), "audio": ("<|audio>", "<audio|>")},
     "internvl": {"image": ("<img>", "</img>")},
     "qwen2_5_omni_thinker": {"image": ("", ""), "audio": ("", "")},
     **{kind: {"image": ("", "")} for kind in _PLAIN},
@@ -105,6 +115,9 @@ them: such rows may be given (`--enable-mm-embeds`)."""
 BY_COMPANY: Final = frozenset({"llava_onevision"})
 """Model types whose processor divides a picture into tiles only where a prompt has no other."""
 
+OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"gemma4": ("image", "video", "audio")})
+"""Model type → modalities of which some of its checkpoints have no tower: the large Gemma 4 hear nothing."""
+
 OF_TIMM: Final = frozenset({"gemma3n"})
 """Model types whose tower of pictures transformers takes from timm, which needs torchvision."""
 
@@ -112,10 +125,22 @@ OF_TORCHVISION: Final = frozenset({"lfm2_vl"})
 """Model types for which transformers has no processor without torchvision."""
 
 
+def unserved(model_type: str, modalities: Collection[str]) -> dict[str, str]:
+    """Return the towers that no item of the served modalities needs, by their own modality."""
+    needed = {*modalities, *(("image",) if "video" in modalities else ())}
+    return {name: tower for name, tower in TOWERS.get(model_type, {}).items() if name not in needed}
+
+
 def unread(model_type: str, modalities: Collection[str], module: str) -> bool:
-    """Whether a module of a wrapper's tensor is of a tower whose modality is not among those served."""
-    towers = TOWERS.get(model_type, {})
-    return any(module.partition(".")[0] == tower for name, tower in towers.items() if name not in modalities)
+    """Whether a module of a wrapper's tensor is of a tower that no item of the served modalities needs."""
+    return module.partition(".")[0] in unserved(model_type, modalities).values()
+
+
+def two_sided(model_type: str, text: Mapping[str, Any]) -> str:
+    """Return what of a prompt with pictures sees each other, see `MediaConfig`. text: configuration of the text model."""
+    if model_type in BY_TEXT and text.get("use_bidirectional_attention") == "vision":
+        return "rows"
+    return TWO_SIDED.get(model_type, "")
 
 
 def placeholder_of(hf_config: Mapping[str, Any]) -> str:

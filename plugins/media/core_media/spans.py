@@ -11,20 +11,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.api.messages import MediaItem
-from core_media.config import MediaConfig
+from core_media.config import AUDIO, MediaConfig
 
 Spans = list[tuple[int, int]]
 
 
 def spans_of(token_ids: Sequence[int], items: Sequence[MediaItem], config: MediaConfig) -> Spans:
-    """Return the spans of a prompt: the whole of it, or each run of rows of a picture, as the model's family has them."""
+    """Return the spans of a prompt: the whole of it, or each run of rows of a picture or of a video's frame, as the model's
+    family has them.
+    """
     if config.two_sided == "prompt" and items:
         return [(0, len(token_ids))]
     if config.two_sided != "rows":
         return []
     found: Spans = []
+    seen = {place.token_id for name, place in config.places.items() if name != AUDIO}
     for item in items:
-        is_row = np.asarray(token_ids[item.start : item.stop]) == config.token_id
+        if item.token_id not in seen:
+            continue
+        is_row = np.asarray(token_ids[item.start : item.stop]) == item.token_id
         edges = np.flatnonzero(np.diff(is_row, prepend=False, append=False)) + item.start
         found += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     return found

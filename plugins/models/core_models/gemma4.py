@@ -30,6 +30,9 @@ ROPE: Final = {
 }
 """Rotary parameters of a configuration without any."""
 
+MEDIA: Final = ("image_token_id", "video_token_id", "audio_token_id")
+"""Tokens that stand for rows of media, from the whole model's configuration."""
+
 
 def usual(hf_config: Mapping[str, Any]) -> Configuration:
     """Return the configuration with the kind of each layer, and its rotary parameters as usual ones.
@@ -136,10 +139,13 @@ def whole(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
         blocks[index] = msgspec.structs.replace(blocks[index], mlp=wide)
     size = config.count("hidden_size_per_layer_input", 0)
     inputs = None
+    media = tuple(config.count(name) for name in MEDIA if config.get(name) is not None)
+    # Rows of a picture see each other; in layers without a window, each sees those before it.
+    near = config.get("use_bidirectional_attention") == "vision"
     if size:
         tokens = config.positive("vocab_size_per_layer_input", spec.vocab_size)
-        inputs = LayerInputs(size, tokens, len(blocks))
-    return msgspec.structs.replace(spec, heads=heads, blocks=tuple(blocks), layer_inputs=inputs)
+        inputs = LayerInputs(size, tokens, len(blocks), media, config.count("pad_token_id", 0))
+    return msgspec.structs.replace(spec, heads=heads, blocks=tuple(blocks), layer_inputs=inputs, spans_in_windows=near)
 
 
 def shared_blocks(spec: DecoderSpec, heads: HeadsSpec, shared: int) -> list[BlockSpec]:
@@ -200,13 +206,13 @@ ROWS = (
         architectures=("Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM"),
         wrappers=("gemma4", "gemma4_unified"),
         keys={"num_experts_per_tok": "top_k_experts"},
-        defaults={"per_layer_config": None},  # the class keeps it elsewhere
+        # The class of the text keeps the first elsewhere, and has not the others.
+        defaults={"per_layer_config": None, **dict.fromkeys(MEDIA)},
         neutral={
             "moe_intermediate_size": "enable_moe_block says whether it counts",
             "num_experts": "enable_moe_block says whether it counts",
             "top_k_experts": "enable_moe_block says whether it counts",
             "vocab_size_per_layer_input": "hidden_size_per_layer_input says whether it counts",
-            "use_bidirectional_attention": "tokens of text see those before them",
             "num_global_key_value_heads": "attention_k_eq_v says whether it counts",
         },
         usual=usual,

@@ -19,13 +19,16 @@ from core_apis.prepare.preparer import Preparer
 CHAT: Final = "chat"
 
 
-async def prepare_chats(preparer: Preparer, *pieces: Buffer) -> PreparedChats:
-    """Prepare a body with several chats for the engine. Raises RequestError, which names the conversation."""
+async def prepare_chats(preparer: Preparer, *pieces: Buffer, owner: str | None = None) -> PreparedChats:
+    """Prepare a body with several chats for the engine. Raises RequestError, which names the conversation.
+
+    owner: see `Preparer.prepare`.
+    """
     split: SplitChats = await preparer.prepare(KIND, *pieces)
     prepared = PreparedChats([])
     for index in range(len(split.conversations)):
         try:
-            chat = await preparer.prepare(CHAT, split.body(index))
+            chat = await preparer.prepare(CHAT, split.body(index), owner=owner)
         except RequestError as error:
             raise of_conversation(error, index) from error
         prepared.chats.append(chat)

@@ -31,10 +31,10 @@ class PicturePreparation:
         """Start the processes, so that the first picture does not wait for them."""
         self._prompts.start()
 
-    async def complete(self, prepared: Any) -> None:
-        """Process the pictures of a request, in place. Raises RequestError."""
+    async def complete(self, prepared: Any, owner: str | None) -> None:
+        """Process the pictures of a request, in place. Raises RequestError. owner: see `MediaPrompts.run`."""
         if isinstance(prepared, CountedTokens):
-            await self._count(prepared)
+            await self._count(prepared, owner)
             return
         runs = getattr(prepared, "chat", prepared)
         for prompt in getattr(runs, "prompts", ()):
@@ -46,7 +46,7 @@ class PicturePreparation:
                     param="truncate_prompt_tokens",
                 )
             with own_names(runs.names):
-                await self._complete(prompt, special=bool(runs.body.add_special_tokens))
+                await self._complete(prompt, owner, special=bool(runs.body.add_special_tokens))
             check_amount(self._here.settings, runs.params, [len(prompt.token_ids)])
             if isinstance(prepared, PreparedMessages):
                 room = self._here.settings.max_model_len - len(prompt.token_ids)
@@ -60,22 +60,22 @@ class PicturePreparation:
         """End the processes."""
         await self._prompts.close()
 
-    async def _count(self, counted: CountedTokens) -> None:
+    async def _count(self, counted: CountedTokens, owner: str | None) -> None:
         """Count the tokens of a prompt with pictures. Those of the request that follows are processed by then."""
         prompt = counted.prompt
         if prompt is None:
             return
         texts, special = self._here.texts, counted.special
-        await self._run(prompt, lambda text: texts.rendered(text, special).ids)
+        await self._run(prompt, owner, lambda text: texts.rendered(text, special).ids)
         counted.count = TokenCount(len(prompt.token_ids))
         counted.prompt = None
 
-    async def _complete(self, prompt: Prompt, *, special: bool) -> None:
+    async def _complete(self, prompt: Prompt, owner: str | None, *, special: bool) -> None:
         texts = self._here.texts
-        await self._run(prompt, lambda text: texts.rendered_prompt(text, special, None).ids)
+        await self._run(prompt, owner, lambda text: texts.rendered_prompt(text, special, None).ids)
 
-    async def _run(self, prompt: Prompt, encode: Callable[[str], list[int]]) -> None:
+    async def _run(self, prompt: Prompt, owner: str | None, encode: Callable[[str], list[int]]) -> None:
         text = WrittenText(prompt.text or "", prompt.written)
-        whole, prompt.token_ids, prompt.media = await self._prompts.run(text, prompt.pictures, encode)
+        whole, prompt.token_ids, prompt.media = await self._prompts.run(text, prompt.pictures, encode, owner)
         prompt.text = plain(whole)
         prompt.pictures, prompt.written = [], ()

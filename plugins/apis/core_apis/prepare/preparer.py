@@ -116,10 +116,10 @@ class Preparer:
         elif spawned is not None:
             self.large.start(spawned)
 
-    async def prepare(self, kind: str, *pieces: Buffer) -> Any:
+    async def prepare(self, kind: str, *pieces: Buffer, owner: str | None = None) -> Any:
         """Prepare a body of `kind` from its bytes. Raises RequestError if it cannot be served.
 
-        pieces: the bytes.
+        pieces: the bytes. owner: the request's tenant, whose ids of media count; None: none are taken.
         """
         if self._sounds is not None and kind not in OF_ANY_MODEL:
             raise RequestError(
@@ -137,7 +137,7 @@ class Preparer:
             pieces = (await self.io.body(b"".join(pieces)),)
         prepared = await preparer._prepare(row, pieces)
         if self._pictures is not None:
-            await self._pictures.complete(prepared)
+            await self._pictures.complete(prepared, owner)
         if getattr(getattr(prepared, "chat", prepared), "guided", False):
             self._note_guided()
         return prepared

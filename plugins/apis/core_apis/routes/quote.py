@@ -69,4 +69,4 @@ def _preparation(context: ServingContext, tenant: Tenant, request: Request) -> C
         )
     if kind == "response":
         return partial(prepare_response_of, context, tenant)
-    return partial(context.preparer.prepare, kind)
+    return partial(context.preparer.prepare, kind, owner=context.tenants.name(tenant))

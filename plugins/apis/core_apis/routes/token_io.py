@@ -60,7 +60,8 @@ async def derender_chat(request: Request) -> Response:
     """Read what /inference/v1/generate answered as the answer of the chat that was rendered."""
     context = context_of(request)
     tokenizer = context.engine.tokenizer
-    prepare = partial(context.preparer.prepare, "chat read")
+    owner = context.tenants.name(tenant_of(request))
+    prepare = partial(context.preparer.prepare, "chat read", owner=owner)
     async with intake(context, request, tenant_of(request), prepare) as (read, _):
         assert isinstance(read, ReadChat)
         chat, given = read.chat, read.given

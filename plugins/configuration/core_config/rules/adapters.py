@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.args.schema import flag_of, schema
-from core_config.adapters import DEFAULT_NAME, lora_modules
+from core_config.adapters import DEFAULT_NAME, lora_modules, media_modules
 from core_config.arguments.groups.adapters import NO_EFFECT
+from core_config.media import processed, transcribes, why_not
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
+from core_media.config import MODALITIES, NOUNS
 
 
 def settings_need_the_switch(facts: Facts) -> Findings:
@@ -33,7 +35,8 @@ def some_switches_change_nothing(facts: Facts) -> Findings:
 
 def the_canary_probes_those_of_the_start(facts: Facts) -> Findings:
     """The canary compares what adapters compute that are in memory before the first request."""
-    if facts["enable_lora"] and facts["state_canary"] is not None and facts["lora_modules"] is None:
+    named = facts["lora_modules"] is not None or facts["default_mm_loras"]
+    if facts["enable_lora"] and facts["state_canary"] is not None and not named:
         yield Warn(
             "--state-canary: adapters that are loaded later are not probed; name those that should be with --lora-modules."
         )
@@ -53,6 +56,43 @@ def modules_are_understood(facts: Facts) -> Findings:
             yield Problem(f"--lora-modules {module.name}={module.path}: there is no such file or directory.")
 
 
+def media_have_adapters_of_their_own(facts: Facts) -> Findings:
+    """Every adapter of --default-mm-loras is one of a modality, and its name is no other adapter's."""
+    given = facts["default_mm_loras"]
+    modules, _ = lora_modules(facts["lora_modules"])
+    taken = {*(facts["served_model_name"] or ()), facts["model"], *(module.name for module in modules)}
+    for name, path in given.items():
+        if name not in MODALITIES:
+            yield Problem(f"--default-mm-loras {name}: expected one of {', '.join(MODALITIES)}.")
+        elif not isinstance(path, str) or not path:
+            yield Problem(f"--default-mm-loras {name}: {path!r} is no path.")
+        elif name in taken:
+            yield Problem(
+                f"--default-mm-loras {name}: the name is taken by a model or adapter; give that another name."
+            )
+        elif facts["enable_lora"] and not Path(path).expanduser().exists():
+            yield Problem(f"--default-mm-loras {name}={path}: there is no such file or directory.")
+    if given and facts["qlora_adapter_name_or_path"] is not None:
+        yield Problem(
+            "--default-mm-loras and --qlora-adapter-name-or-path both say which adapter a request has that names the model; "
+            "give one of them."
+        )
+
+
+def media_with_adapters_are_served(facts: Facts) -> Findings:
+    """--default-mm-loras is for modalities that prompts of the model may have."""
+    if facts.manifest is None or not facts["enable_lora"]:
+        return
+    reason = why_not(facts.settings, str(facts["model"]), facts.manifest)
+    if transcribes(facts.manifest):
+        reason = "the model transcribes sounds, and has no prompts with media"
+    served = [] if reason else processed(facts.settings, facts.manifest)
+    for name in facts["default_mm_loras"]:
+        if name in MODALITIES and name not in served:
+            why = reason or f"no {NOUNS[name]}s of the model are served"
+            yield Problem(f"--default-mm-loras {name}: {why}; leave it out.")
+
+
 def memory_holds_a_step(facts: Facts) -> Findings:
     """As many adapters are kept in memory as a step may have different ones."""
     most, kept = facts["max_loras"], facts["max_cpu_loras"]
@@ -60,9 +100,12 @@ def memory_holds_a_step(facts: Facts) -> Findings:
     if kept and kept < most:
         yield Problem(f"--max-cpu-loras {kept}: fewer than --max-loras {most}; raise the one or lower the other.")
     elif facts["enable_lora"] and not kept:
-        count = max(most, len(modules))
+        named = "--lora-modules names"
+        if facts["default_mm_loras"]:
+            named = "--lora-modules and --default-mm-loras name"
+        count = max(most, len(modules) + len(media_modules(facts["default_mm_loras"])))
         # 0 counts as unset, so that it is replaced without a warning.
-        yield Derive("max_cpu_loras", count, "as many as --max-loras, and as --lora-modules names", force=True)
+        yield Derive("max_cpu_loras", count, f"as many as --max-loras, and as {named}", force=True)
 
 
 def drafts_of_adapters_fit_the_budget(facts: Facts) -> Findings:
@@ -103,6 +146,8 @@ RULES: tuple[Rule, ...] = (
     Rule(some_switches_change_nothing),
     Rule(the_canary_probes_those_of_the_start),
     Rule(modules_are_understood),
+    Rule(media_have_adapters_of_their_own),
+    Rule(media_with_adapters_are_served, "model"),
     Rule(memory_holds_a_step),
     Rule(updating_needs_a_directory),
     Rule(updating_is_for_friends),

@@ -62,6 +62,10 @@ class ForwardPass:
         self._wanted: Rows | None = None
         self._no_logits = torch.empty(model.max_logits, 0)
         self.groups = groups
+        # Of each mixer, whether its rows see later ones within spans.
+        self._see_spans = [True] * len(groups)
+        if isinstance(model, Decoder) and model.spec.spans_in_windows:
+            self._see_spans = [mixer.kind == "sliding" for mixer in model.spec.mixers]
         self.buffers = buffers
         self.recorder = recorder
         self._max_num_seqs = len(buffers.seq_lens.array)
@@ -349,12 +353,16 @@ class ForwardPass:
 
     def _metadata(self, views: Sequence[BatchView], first: int = 0) -> list[Any]:
         """Build the attention metadata of each mixer from `first` on, once for each backend and KV group."""
-        built: dict[tuple[int, int], Any] = {}
+        built: dict[tuple[int, int, bool], Any] = {}
         metadata: list[Any] = []
-        for mixer, group in zip(self.model.mixers[first:], self.groups[first:], strict=True):
-            key = id(mixer.backend), group
+        for mixer, group, spans in zip(
+            self.model.mixers[first:], self.groups[first:], self._see_spans[first:], strict=True
+        ):
+            view = views[group]
+            hides = view.sees_to is not None and not spans
+            key = id(mixer.backend), group, hides
             if key not in built:
-                built[key] = mixer.build(views[group])
+                built[key] = mixer.build(replace(view, sees_to=None) if hides else view)
             metadata.append(built[key])
         return metadata
 

@@ -65,6 +65,8 @@ class LayerInputsStep:
         if self._is_smaller:
             # Tokens beyond the second embedding have the row of the first token there.
             token_ids = token_ids.masked_fill(token_ids >= self._spec.vocab_size, 0)
+        for token in self._spec.media:
+            token_ids = token_ids.masked_fill(token_ids == token, self._spec.pad)
         self._weights.tokens.rows(token_ids, views.tokens)
         self._kernels.scale(views.tokens, math.sqrt(self._spec.size))
         self._weights.project(embedded, views.inputs)

@@ -33,6 +33,7 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
     embed_size: size of an embedding that is projected to `hidden_size` (and back before the head); None: they are equal.
     embed_norm: whether embeddings are normalized.
     layer_inputs: embeddings for each block, or None.
+    spans_in_windows: whether rows of a request's spans see later ones in layers with a window alone (Gemma 4), not in all.
     streams: several residual streams of which each block computes the first, or None: there is one.
     positions: learned positions, or None.
     token_types: rows of an embedding of segments, which is added to each token by its segment, usually 0; 0: there is none.
@@ -66,6 +67,7 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
     embed_size: int | None = None
     embed_norm: bool = False
     layer_inputs: LayerInputs | None = None
+    spans_in_windows: bool = False
     streams: Streams | None = None
     positions: PositionsSpec | None = None
     token_types: int = 0

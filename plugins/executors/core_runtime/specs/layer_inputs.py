@@ -22,11 +22,14 @@ class LayerInputs(msgspec.Struct, frozen=True):
     they multiply an activated projection of the residual stream, and a projection of the product is normalized and added.
 
     vocab_size: tokens. count: blocks of the whole model.
+    media: tokens that stand for rows of media, which have the numbers of the token `pad`.
     """
 
     size: int
     vocab_size: int
     count: int
+    media: tuple[int, ...] = ()
+    pad: int = 0
 
     @property
     def width(self) -> int:

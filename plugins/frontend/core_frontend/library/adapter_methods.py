@@ -7,6 +7,7 @@ these classes that take a `lora_request`.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,9 +19,20 @@ from core_frontend.library.lora_request import LoRARequest, checked, spread
 
 if TYPE_CHECKING:
     from core.api.config import EngineConfig
+    from core_frontend.library.media_prompts import MediaReader
+    from core_frontend.prompts.prompt_parser import PromptInput
+    from core_frontend.request_terms import RequestTerms
     from core_frontend.stepped import SteppedClient
 
 POLL_S = 0.002
+
+
+def unloaded(name: str) -> RequestError:
+    """Return the refusal of a prompt whose media have an adapter that is not there any more."""
+    return RequestError(
+        f"The adapter '{name}' of prompts with such media (default_mm_loras) was unloaded; pass a lora_request.",
+        param="lora_request",
+    )
 
 
 class AdapterMethods:
@@ -28,6 +40,7 @@ class AdapterMethods:
 
     _config: EngineConfig
     _lora_ids: dict[int, str]
+    _media: MediaReader
 
     if TYPE_CHECKING:
 
@@ -72,6 +85,19 @@ class AdapterMethods:
             return None
         loaded = self._adapters().get(config.default)
         return None if loaded is None else loaded.facts
+
+    def _with_media_adapter(self, terms: RequestTerms, prompt: PromptInput) -> RequestTerms:
+        """Return the terms of a prompt whose media were read, with their adapter where the caller named none.
+
+        Raises RequestError.
+        """
+        name = "" if terms.adapter is not None else self._media.adapter(prompt)
+        if not name:
+            return terms
+        loaded = self._adapters().get(name)
+        if loaded is None:
+            raise unloaded(name)
+        return replace(terms, adapter=loaded.facts)
 
     def _adapter(self, given: LoRARequest) -> AdapterFacts:
         """Return what requests need to know of an adapter, which is loaded if it is not. Raises RequestError."""

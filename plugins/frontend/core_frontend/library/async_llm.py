@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +25,7 @@ from core_frontend.api.pooling_outputs import PooledOutput, PoolingOutput, Pooli
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.async_engine import AsyncEngine
 from core_frontend.library.absent import AbsentNames
+from core_frontend.library.adapter_methods import unloaded
 from core_frontend.library.arguments import keywords_of, one_id, several_ids, tags_of
 from core_frontend.library.keywords import refuse_keywords
 from core_frontend.library.lora_request import LoRARequest, checked
@@ -112,6 +114,12 @@ class AsyncLLM(AbsentNames):
         terms = RequestTerms(priority=priority, adapter=await self._adapter(engine, lora_request))
         if self._media is not None and self._media.concerns(prompt):
             prompt = await asyncio.to_thread(self._media.read, prompt)
+        name = "" if self._media is None or terms.adapter is not None else self._media.adapter(prompt)
+        if name:
+            loaded = await engine.adapters.find(name)
+            if loaded is None:
+                raise unloaded(name)
+            terms = replace(terms, adapter=loaded.facts)
         outputs = engine.generate(prompt, sampling_params, request_id, terms)
         try:
             async for output in outputs:

@@ -18,13 +18,14 @@ class TextPrompt(TypedDict):
     multi_modal_data: {"image": a picture or a list of them}, "audio" or "video", one for each placeholder in the
         text (`core_media.reading.given`).
     mm_processor_kwargs: arguments of the image processor that replace its own, for these pictures.
-    multi_modal_uuids: None: a picture is known by its digest.
+    multi_modal_uuids: {"image": an id or a list of them, None for an item without}: an id stands for the item that was first
+        sent with it as long as that is kept, and `multi_modal_data` may then have None in its place.
     """
 
     prompt: str
     cache_salt: NotRequired[str]
     multi_modal_data: NotRequired[Mapping[str, Any]]
-    multi_modal_uuids: NotRequired[None]
+    multi_modal_uuids: NotRequired[Mapping[str, Any]]
     mm_processor_kwargs: NotRequired[Mapping[str, Any]]
 
 
@@ -42,7 +43,7 @@ class TokensPrompt(TypedDict):
     prompt: NotRequired[str]
     cache_salt: NotRequired[str]
     multi_modal_data: NotRequired[Mapping[str, Any]]
-    multi_modal_uuids: NotRequired[None]
+    multi_modal_uuids: NotRequired[Mapping[str, Any]]
     mm_processor_kwargs: NotRequired[Mapping[str, Any]]
 
 

@@ -298,6 +298,7 @@ class LLMEngine(AdapterMethods, WeightMethods, AbsentNames):
         if grammar is not None:
             terms = terms.with_grammar(begin)
         prompt = self._media.read(prompt)
+        terms = self._with_media_adapter(terms, prompt)
         processed = self._input.process(request_id, prompt, params, terms, arrival_time=arrival_time, grammar=grammar)
         if self._config.model.checks_params and isinstance(params, SamplingParams):
             wrong = self._live_client().core.call("check_params", {"params": params})

@@ -14,6 +14,7 @@ from core.api.config import EngineConfig
 from core.api.errors import RequestError
 from core_frontend.prompts.prompt_parser import MEDIA, MEDIA_KEYS, PromptInput
 from core_media.config import AUDIO, media_of
+from core_media.default_adapters import adapter_of
 from core_media.processing.prompts import BlockingPrompts
 from core_media.processing.sounds import BlockingSounds
 from core_media.reading.given import DATA, given_media
@@ -57,6 +58,11 @@ class MediaReader:
         if self._tokenizer is None or not isinstance(text, str):
             raise RequestError(f"{DATA} belongs to a prompt of text or token ids; give 'prompt'.", param=DATA)
         return left | self.with_items(text, sources, self._tokenizer.encode)
+
+    def adapter(self, prompt: PromptInput) -> str:
+        """Return the name of the adapter of the media of a prompt that was read; empty: there is none. Raises RequestError."""
+        items = prompt.get(MEDIA) if isinstance(prompt, Mapping) else None
+        return adapter_of(items or (), self._config)
 
     def concerns(self, prompt: PromptInput) -> bool:
         """Whether `read` has something to do with a prompt."""

@@ -17,6 +17,7 @@ import msgspec
 
 from core.api.errors import RequestError
 from core_media.config import IMAGE, NOUNS, MediaConfig
+from core_media.processing.item_names import ItemName, ItemNames
 from core_media.processing.process import PROBE, UNAVAILABLE, Answer, Job, job_header
 from core_supervision.helpers.helper import Helper
 from core_supervision.helpers.lane import Lane
@@ -56,8 +57,17 @@ class ProcessingPool:
         self._jobs = [0] * len(self._helpers)
         self._probes: list[asyncio.Task[None]] = []
         self._unbuilt = ""
-        self._room = config.processor_cache_bytes
+        self._most = self._room = config.processor_cache_bytes
         self._cache: OrderedDict[bytes, Processed] = OrderedDict()
+        self._names = ItemNames()
+
+    def named(self, name: ItemName) -> Processed | None:
+        """Return the processed item that a client's id stands for, if it is still kept."""
+        key = self._names.get(name)
+        found = None if key is None else self._cache.get(key)
+        if key is not None and found is not None:
+            self._cache.move_to_end(key)
+        return found
 
     async def run(
         self,
@@ -68,15 +78,18 @@ class ProcessingPool:
         *,
         frames: bool = False,
         company: bool = False,
+        name: ItemName | None = None,
     ) -> Processed:
         """Return a processed item, from the cache if it was there before. Raises RequestError, without a place.
 
-        frames: see `MediaSource`. company: see `Job`.
+        frames: see `MediaSource`. company: see `Job`. name: stands for the item from now on, as long as it is kept.
         """
         job = Job(declared, dict(options or {}), modality or self._modality, frames, company)
         noun = NOUNS[job.modality]
         # `sha256` lets go of the interpreter's lock for long data, but its caller would wait.
         key = await asyncio.to_thread(_digest, data, job)
+        if name is not None:
+            self._names.put(name, key)
         found = self._cache.get(key)
         if found is not None:
             self._cache.move_to_end(key)
@@ -101,6 +114,7 @@ class ProcessingPool:
         """Drop what was processed and is kept for later prompts."""
         self._room += sum(len(made.features) for made in self._cache.values())
         self._cache.clear()
+        self._names.clear()
 
     async def close(self) -> None:
         """End the processes."""
@@ -138,7 +152,7 @@ class ProcessingPool:
 
     def _keep(self, key: bytes, made: Processed) -> None:
         """Put an item into the cache, whose oldest ones leave it."""
-        if len(made.features) > self._room:
+        if len(made.features) > self._most or key in self._cache:
             return
         self._cache[key] = made
         self._room -= len(made.features)

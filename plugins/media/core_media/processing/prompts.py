@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 from core.api.errors import RequestError
 from core.api.messages import MediaItem
-from core_media.config import MediaConfig
+from core_media.config import NOUNS, MediaConfig
 from core_media.families import BY_COMPANY, REWRITTEN
+from core_media.processing.item_names import ItemName
 from core_media.processing.pool import Processed, ProcessingPool
 from core_media.reading.embeds import embedded
 from core_media.reading.expansion import expanded, expanded_ids, items_of
@@ -42,13 +43,13 @@ class MediaPrompts:
         self._tokenizer = tokenizer
 
     async def run(
-        self, text: str, sources: Sequence[MediaSource], encode: Encode
+        self, text: str, sources: Sequence[MediaSource], encode: Encode, owner: str | None = ""
     ) -> tuple[str, list[int], list[MediaItem]]:
         """Return a prompt's text and token ids with its media, and its items. Raises RequestError.
 
-        encode: tokenizes the whole text; called in a thread.
+        encode: tokenizes the whole text; called in a thread. owner: tenant whose ids of items count; None: no ids are taken.
         """
-        processed, param = await self._all(sources), sources[0].param
+        processed, param = await self._all(sources, owner), sources[0].param
         whole, order = expanded(text, self._config, processed, param, opening=self._opening, ending=self._ending)
         token_ids = await asyncio.to_thread(encode, whole)
         if self._opening and token_ids[0] == self._first and not whole.startswith(self._opening):
@@ -59,7 +60,7 @@ class MediaPrompts:
         self, token_ids: Sequence[int], sources: Sequence[MediaSource]
     ) -> tuple[list[int], list[MediaItem]]:
         """Do the same for a prompt of token ids, in which one token stands for each item. Raises RequestError."""
-        processed, param = await self._all(sources), sources[0].param
+        processed, param = await self._all(sources, ""), sources[0].param
         ids, order = expanded_ids(
             token_ids, self._marks(), processed, self._encoded, param, opening=self._opening, ending=self._ending
         )
@@ -81,9 +82,14 @@ class MediaPrompts:
             raise RequestError(refusal, param=param)
         return items
 
-    async def _all(self, sources: Sequence[MediaSource]) -> list[Processed]:
+    async def _all(self, sources: Sequence[MediaSource], owner: str | None) -> list[Processed]:
         company = self._by_company and len(sources) > 1
-        return await asyncio.gather(*(self._processed(source, company) for source in sources))
+        made: dict[int, Processed] = {}
+        for alone in (False, True):  # an id may stand for another item of the same prompt
+            chosen = {index: source for index, source in enumerate(sources) if source.is_name_alone == alone}
+            found = await asyncio.gather(*(self._processed(source, company, owner) for source in chosen.values()))
+            made.update(zip(chosen, found, strict=True))
+        return [made[index] for index in range(len(sources))]
 
     def start(self) -> None:
         """Start the processes ahead of the first item."""
@@ -97,8 +103,14 @@ class MediaPrompts:
         """End the processes."""
         await self._pool.close()
 
-    async def _processed(self, source: MediaSource, company: bool) -> Processed:
+    async def _processed(self, source: MediaSource, company: bool, owner: str | None) -> Processed:
         try:
+            name = _name_of(source, company, owner)
+            found = None if name is None else self._pool.named(name)
+            if found is not None:
+                return found
+            if source.is_name_alone:
+                raise _unknown(source)
             if source.embeds is not None:
                 row_text = self._row_texts[source.modality]
                 return await asyncio.to_thread(embedded, source.embeds, source.modality, row_text, self._config)
@@ -106,7 +118,7 @@ class MediaPrompts:
             if source.url:
                 data, declared = await asyncio.to_thread(self._fetcher.fetch, source.url)
             return await self._pool.run(
-                data, declared, source.options, source.modality, frames=source.frames, company=company
+                data, declared, source.options, source.modality, frames=source.frames, company=company, name=name
             )
         except RequestError as error:
             raise source.error(error) from None
@@ -135,6 +147,24 @@ class BlockingPrompts:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _name_of(source: MediaSource, company: bool, owner: str | None) -> ItemName | None:
+    """Return what an item's id stands for; None: it has none. Raises RequestError where no ids are taken."""
+    if not source.uuid:
+        return None
+    if owner is None:
+        raise RequestError("uuid is not taken here; leave it out, and send the item itself")
+    return ItemName(owner, source.uuid, source.modality, source.options, company)
+
+
+def _unknown(source: MediaSource) -> RequestError:
+    """Return the refusal of an id that stands for nothing."""
+    noun = NOUNS[source.modality]
+    return RequestError(
+        f"no {noun} with the id {source.uuid[:80]!r} and these options is kept (--mm-processor-cache-gb); send the {noun} "
+        "itself with its id"
+    )
 
 
 async def _made(config: MediaConfig, tokenizer: Tokenizer) -> MediaPrompts:

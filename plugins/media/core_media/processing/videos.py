@@ -7,12 +7,13 @@ by: the processing process, the processor of pictures.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from core_media.contract import Features
 from core_media.frames import Choose, Video
 
 CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({
+    "gemma4": ("gemma4", "Gemma4VideoProcessor"),
     "qwen2_vl": ("qwen2_vl", "Qwen2VLVideoProcessor"),
     "qwen2_5_omni": ("qwen2_vl", "Qwen2VLVideoProcessor"),
     "qwen2_5_omni_thinker": ("qwen2_vl", "Qwen2VLVideoProcessor"),
@@ -32,7 +34,11 @@ CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({
 """Model type → transformers' module and class."""
 FPS: Final = 2
 """Frames a second that Qwen's models see where nobody says otherwise."""
-ARRAYS: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")
+USUAL_FPS: Final = 24.0
+"""Frames a second of a video that does not say it."""
+ARRAYS: Final = (
+    "pixel_values_videos", "video_grid_thw", "second_per_grid_ts", "video_position_ids", "num_frames_per_video",
+)  # fmt: skip
 TORCHVISION: Final = (
     "torchvision",
     "torchvision.transforms",
@@ -55,7 +61,7 @@ def video_class(model: str) -> Any:
         if outer in absent:
             setattr(sys.modules[outer], inner.rpartition(".")[2], sys.modules[inner])
     try:
-        found = importlib.import_module(f"transformers.models.{module}.video_processing_{module}")
+        found = _module(f"transformers.models.{module}.video_processing_{module}")
     finally:
         for each in absent:
             del sys.modules[each]
@@ -64,20 +70,38 @@ def video_class(model: str) -> Any:
     return getattr(found, name)
 
 
+def _module(name: str) -> ModuleType:
+    """Return a module of transformers, which may use torchvision's functions, as `tvF`, where torchvision is missing."""
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        return importlib.import_module(name)
+    made = importlib.util.module_from_spec(spec)
+    vars(made)["tvF"] = SimpleNamespace(resize=_resized, InterpolationMode=object)
+    sys.modules[name] = made
+    spec.loader.exec_module(made)
+    return made
+
+
 def chosen_frames(processor: Any, options: Mapping[str, Any]) -> Choose:
     """Return what chooses frames as the processor does. options: `num_frames` or `fps`, see `--media-io-kwargs`."""
-    given = {"fps": FPS} if not options else dict(options)
+    by_time = hasattr(processor, "temporal_patch_size")  # others have a number of frames, whatever a video's length
+    given = dict(options) or ({"fps": FPS} if by_time else {"num_frames": processor.num_frames})
+    fewest = processor.temporal_patch_size if by_time else 1
 
     def choose(total: int, fps: float | None) -> Sequence[int]:
         from transformers.video_utils import VideoMetadata
 
-        if total <= processor.temporal_patch_size:
+        if total <= fewest:
             return range(total)
-        if given.get("num_frames", 0) > total:
+        rate = fps or USUAL_FPS
+        wanted = given
+        if not by_time and "fps" in given:  # the base class would prefer its own number of frames
+            wanted = {"num_frames": max(1, int(total / rate * given["fps"]))}
+        if wanted.get("num_frames", 0) > total:
             return range(total)
-        metadata = VideoMetadata(total_num_frames=total, fps=fps or 24.0)
+        metadata = VideoMetadata(total_num_frames=total, fps=rate)
         # Qwen2-VL's steps of float32 arrive at the frame behind the last one for some lengths, such as 59 frames at 1 a second.
-        return [int(index) for index in processor.sample_frames(metadata, **given) if index < total]
+        return [int(index) for index in processor.sample_frames(metadata, **wanted) if index < total]
 
     return choose
 
@@ -117,14 +141,21 @@ def processed_video(processor: Any, video: Video, options: Mapping[str, Any]) ->
 
 
 def _resize(self: Any, image: Any, size: Any, resample: Any = None, antialias: bool = True, **kwargs: Any) -> Any:
-    """Resize frames [n, c, h, w] or [b, n, c, h, w] of uint8 as torchvision does, whose way on a processor is this one."""
+    return _resized(image, [size.height, size.width], resample)
+
+
+def _resized(image: Any, size: Sequence[int], interpolation: Any = None, antialias: bool = True) -> Any:
+    """Resize frames [n, c, h, w] or [b, n, c, h, w] of uint8 as torchvision does, whose way on a processor is this one.
+
+    size: height and width. Raises ValueError for an interpolation that is not served.
+    """
     import torch
 
     modes = {2: "bilinear", 3: "bicubic"}
-    mode = modes.get(int(resample)) if resample is not None else "bilinear"
+    mode = modes.get(int(interpolation)) if interpolation is not None else "bilinear"
     if mode is None:
-        raise ValueError(f"resample {resample} is not served for videos; expected one of {sorted(modes)}")
-    new = [size.height, size.width]
+        raise ValueError(f"resample {interpolation} is not served for videos; expected one of {sorted(modes)}")
+    new = list(size)
     if list(image.shape[-2:]) == new:
         return image
     flat = image.reshape(-1, *image.shape[-3:])

@@ -32,11 +32,11 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
 
     reason: why the model takes no media, where `config` is None.
     """
-    data = prompt.get(DATA) or {}
     options = prompt.get(OPTIONS) or {}
     _check_prompt(prompt, config, reason)
+    data, uuids = prompt.get(DATA) or {}, prompt.get(UUIDS) or {}
     sources: list[MediaSource] = []
-    for name, given in data.items():
+    for name in dict.fromkeys([*data, *uuids]):
         assert config is not None
         if name not in config.places:
             taken = " and ".join(f"'{each}'" for each in config.places)
@@ -44,16 +44,19 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
             raise RequestError(f"{DATA} has {name!r}; this model takes {taken} only{why}.", param=DATA)
         if options and name != IMAGE:
             raise RequestError(f"{OPTIONS} concerns pictures; leave it out with {NOUNS[name]}s.", param=OPTIONS)
-        for index, item in enumerate(_items(given, name)):
+        for index, (item, uuid) in enumerate(_with_ids(data.get(name), uuids.get(name), name)):
             place = f"{DATA}['{name}'][{index}]"
             check_room(index, config, place, DATA, name)
+            if item is None:
+                sources.append(MediaSource(place, DATA, options=dict(options), modality=name).name(uuid, alone=True))
+                continue
             rows = _rows(item, place, name)
             if rows is not None and options:
                 raise RequestError(f"{OPTIONS} concerns pictures, and {place} has rows; leave it out.", param=OPTIONS)
             if rows is not None:
-                sources.append(_of_rows(rows, config, place, name))
+                sources.append(_of_rows(rows, config, place, name).name(uuid))
                 continue
-            sources.append(_source(item, place, name, options))
+            sources.append(_source(item, place, name, options).name(uuid))
     return sources
 
 
@@ -73,19 +76,39 @@ def set_options(sources: list[MediaSource], options: Mapping[str, Any] | None) -
 
 def _check_prompt(prompt: Mapping[str, Any], config: MediaConfig | None, reason: str) -> None:
     """Raise RequestError for fields about media that the model or this engine does not take."""
-    data = prompt.get(DATA) or {}
+    data, uuids = prompt.get(DATA) or {}, prompt.get(UUIDS) or {}
     if not isinstance(data, Mapping):
         raise RequestError(
             f'{DATA} is a {type(data).__name__}; expected {{"image": picture}}, "audio" or "video".', param=DATA
         )
-    if (data or prompt.get(OPTIONS)) and config is None:
+    if not isinstance(uuids, Mapping):
+        raise RequestError(f'{UUIDS} is a {type(uuids).__name__}; expected {{"image": ["an id"]}}.', param=UUIDS)
+    if (data or uuids or prompt.get(OPTIONS)) and config is None:
         raise RequestError(
             f"The prompt has {DATA!r}, but {reason or 'the model takes text'}; leave it out.", param=DATA
         )
-    if prompt.get(UUIDS):
+
+
+def _with_ids(given: Any, ids: Any, modality: str) -> list[tuple[Any, Any]]:
+    """Return the items of a modality with their ids, None for one without. An item is None where its id stands for it.
+
+    given: one or several items; None: the request has ids alone. Raises RequestError.
+    """
+    names = [] if ids is None else list(ids) if isinstance(ids, list | tuple) else [ids]
+    items = [None] * len(names) if given is None else _items(given, modality)
+    if names and len(names) != len(items):
         raise RequestError(
-            f"{UUIDS} is not served: an item is known by the digest of its bytes; leave it out.", param=UUIDS
+            f"{UUIDS}['{modality}'] has {len(names)} ids for {len(items)} {NOUNS[modality]}s; expected one for each, or None.",
+            param=UUIDS,
         )
+    found = list(zip(items, names or [None] * len(items), strict=True))
+    for index, (item, name) in enumerate(found):
+        if item is None and name is None:
+            raise RequestError(
+                f"{DATA}['{modality}'][{index}] is None and has no id; give a {NOUNS[modality]}, or its id in {UUIDS}.",
+                param=DATA,
+            )
+    return found
 
 
 def _items(given: Any, modality: str) -> list[Any]:

@@ -24,6 +24,8 @@ OTHERS: Final = frozenset({
     "audio", "file", "image", "input_file", "input_video", "video",
 })  # fmt: skip
 """Types of parts that no model takes. Those that templates read are among them: no client can send one."""
+UUID: Final = "uuid"
+"""Key of a part with the client's id of its item."""
 SHOWN: Final[Mapping[str, str]] = MappingProxyType({IMAGE: "image_url", AUDIO: "input_audio", VIDEO: "video_url"})
 """The type that a refusal names for each modality that the model takes."""
 
@@ -79,7 +81,7 @@ def _taken(
         shown = part.kind if isinstance(part, PlacedPart) else kind
         raise RequestError(f"{place} is of type {shown!r}; {_takes(config, reason, modality)}", param=param)
     check_room(Counter(source.modality for source in sources)[modality], config, place, param, modality)
-    sources.append(_source(part, kind, place, param, modality, config))
+    sources.append(_named(part, kind, place, param, modality, config))
     return ShownPart(type=modality)
 
 
@@ -112,6 +114,16 @@ def _takes(config: MediaConfig | None, reason: str, modality: str) -> str:
     taken = " and ".join(f"'{SHOWN[name]}'" for name in config.places)
     why = config.refusals.get(modality)
     return f"this model takes parts of type 'text' and {taken} only{f' ({why})' if why else ''}."
+
+
+def _named(
+    part: Mapping[str, Any], kind: str, place: str, param: str, modality: str, config: MediaConfig
+) -> MediaSource:
+    """Return the source that a part names, with its id if it has one. Raises RequestError."""
+    uuid, given = part.get(UUID), part.get("image_url" if modality == IMAGE and kind not in KINDS else kind)
+    if uuid is not None and (given is None or (isinstance(given, Mapping) and given.get("url", "") is None)):
+        return MediaSource(place, param, modality=modality).name(uuid, alone=True)
+    return _source(part, kind, place, param, modality, config).name(uuid)
 
 
 def _source(

@@ -18,6 +18,8 @@ from core_media.config import IMAGE, NOUNS
 from core_media.reading.rows import Given
 
 DATA: Final = "data:"
+MOST_CHARACTERS: Final = 256
+"""Most characters of an item's id."""
 
 
 class MediaSource(msgspec.Struct):
@@ -29,6 +31,8 @@ class MediaSource(msgspec.Struct):
     options:  arguments of the image processor.
     embeds:   rows in place of the item; None: there are none.
     frames:   whether `data` are frames that a script gave (`core_media.frames`), and no file.
+    uuid:     the client's id of the item; empty: it has none.
+    is_name_alone: whether the id stands for an item that the request does not have.
     """
 
     place: str
@@ -40,6 +44,19 @@ class MediaSource(msgspec.Struct):
     modality: str = IMAGE
     frames: bool = False
     embeds: Given | None = None
+    uuid: str = ""
+    is_name_alone: bool = False
+
+    def name(self, uuid: object, *, alone: bool = False) -> MediaSource:
+        """Set the id of the item, and return the source. alone: whether the request has the id only. Raises RequestError."""
+        if uuid is None:
+            return self
+        if not isinstance(uuid, str) or not 1 <= len(uuid) <= MOST_CHARACTERS:
+            raise self.error(f"the id is {str(uuid)[:80]!r}; expected a text of 1 to {MOST_CHARACTERS} characters")
+        if self.embeds is not None:
+            raise self.error("rows are known by their digest; leave the id out")
+        self.uuid, self.is_name_alone = uuid, alone
+        return self
 
     def error(self, error: RequestError | str) -> RequestError:
         """Return an error about this item, which begins with its place."""

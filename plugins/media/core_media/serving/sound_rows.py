@@ -16,7 +16,7 @@ from torch import Tensor, nn
 def sound_rows(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
     """Return the rows of one sound, [rows, size]. arrays: its features."""
     if hasattr(model, "embed_audio"):
-        return _filled(model, arrays)
+        return _filled(model, arrays) if hasattr(model.embed_audio, "vocab_offset") else _heard(model, arrays)
     if hasattr(model, "get_audio_features"):
         takes = inspect.signature(model.get_audio_features).parameters
         given = {name: each for name, each in arrays.items() if name in takes}
@@ -34,6 +34,13 @@ def _filled(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
     silence = model.embed_audio(input_ids=last)
     heard = torch.where(made.audio_mel_mask[0].unsqueeze(-1), silence, made.pooler_output[0])
     return torch.cat([heard, silence.expand(model.config.audio_soft_tokens_per_image - len(heard), -1)])
+
+
+def _heard(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:
+    """Return the rows of Gemma 4, without those of the silence that fills its spectrogram to whole 128ths."""
+    made = model.get_audio_features(arrays["input_features"], arrays["input_features_mask"], return_dict=True)
+    rows: Tensor = made.pooler_output[made.attention_mask.bool()]
+    return rows
 
 
 def _embedded(model: Any, arrays: Mapping[str, Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
 from core_media.config import AUDIO, MediaConfig
-from core_media.families import TOWERS, unread
+from core_media.families import unread, unserved
 from core_media.features import find, unpack
 from core_media.serving.absent_towers import without_towers
 from core_media.serving.sound_rows import sound_rows
@@ -40,7 +40,8 @@ SOUND: Final = "input_features"
 VIDEO_PIXELS: Final = "pixel_values_videos"
 NOT_OF_THE_WHOLE: Final = ("quantization_config", "model_type", PROJECTOR)
 LEFT_OUT: Final = (
-    "layer_types", "activation_sparsity_pattern", "pad_token_id", "bos_token_id", "eos_token_id", "quantization_config",
+    "layer_types", "per_layer_config", "activation_sparsity_pattern", "pad_token_id", "bos_token_id", "eos_token_id",
+    "quantization_config",
 )  # fmt: skip
 OF_NO_LAYERS: Final[Mapping[str, int]] = MappingProxyType({"intermediate_size": 1, "num_kv_shared_layers": 0})
 """Keys of the language model that may list its layers, or count on some of them."""
@@ -149,10 +150,10 @@ def _built(hf_config: Mapping[str, Any], media: MediaConfig, tensors: dict[str, 
             f"transformers {transformers.__version__} builds no tower of a '{model_type}' from this checkpoint "
             f"({type(error).__name__}: {str(error).strip()[:300]}); start with --language-model-only."
         ) from error
-    unserved = [tower for name, tower in TOWERS.get(model_type, {}).items() if name not in media.places]
-    _check_complete(report, model_type, (*OF_TEXT, *unserved, *hf_config.get(PROJECTOR, {}).get("absent", ())))
+    absent = unserved(model_type, media.places).values()
+    _check_complete(report, model_type, (*OF_TEXT, *absent, *hf_config.get(PROJECTOR, {}).get("absent", ())))
     inner = model.eval().model
-    for name in (*OF_TEXT, *unserved):
+    for name in (*OF_TEXT, *absent):
         if hasattr(inner, name):
             setattr(inner, name, None)
     return inner

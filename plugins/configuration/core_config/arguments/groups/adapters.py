@@ -1,6 +1,6 @@
 """Arguments about adapters (LoRA). Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from core.args.arg import Arg, ArgumentGroup
 
@@ -46,6 +46,14 @@ class LoraArgs(ArgumentGroup, frozen=True, kw_only=True):
     qlora_adapter_name_or_path: Annotated[
         str | None, Arg("Path of an adapter that every request uses which names the model itself.", since="0.2.0")
     ] = None
+    default_mm_loras: Annotated[
+        dict[str, Any],
+        Arg(
+            'Adapters of prompts with media of requests that name the model itself: {"image": PATH}. Each is also '
+            "served under the name of its modality.",
+            since="0.2.0",
+        ),
+    ] = {}
     fully_sharded_loras: Annotated[
         bool, Arg("No effect: ranks divide the matrices of adapters as they divide those of the model.", since="0.2.0")
     ] = False

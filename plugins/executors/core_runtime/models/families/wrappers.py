@@ -31,6 +31,8 @@ FIXED: Final[Mapping[str, Mapping[str, Any]]] = {"paligemma": {"use_bidirectiona
 """Model type of a whole model → values of its text model, whatever its configuration has: PaliGemma's tokens see later ones in
 prompts with pictures alone, and each request says which they are.
 """
+LENT: Final[Mapping[str, tuple[str, ...]]] = {"gemma4": ("image_token_id", "video_token_id", "audio_token_id")}
+"""Model type of a whole model → keys of its own that its text reads as well, if they have a value."""
 OTHER: Final = (
     "vision|visual|image|video|audio|speech|mm_|multi_?modal|projector|vit_|boi_|eoi_|boa_|eoa_|spatial_merge|patch_|"
     "ignore_index|downsample_|^scale_factor$|^projection_dim$|^encoder_config$|^has_lora_adapter$|^window_size$|"
@@ -79,7 +81,9 @@ def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in SHARED:
         if hf_config.get(name) is not None:
             merged[name] = hf_config[name]
-    return {**merged, **FIXED.get(str(hf_config.get("model_type")), {})}
+    kind = str(hf_config.get("model_type"))
+    lent = {name: hf_config[name] for name in LENT.get(kind, ()) if hf_config.get(name) is not None}
+    return {**merged, **lent, **FIXED.get(kind, {})}
 
 
 def outer_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
