@@ -49,6 +49,29 @@ def test_intervals_hold_their_share_whatever_the_distribution() -> None:
     assert 0.88 <= width.num_within / width.num_seen <= 0.92
 
 
+def test_the_narrowest_interval_is_told_and_one_sided_limits_beside_it() -> None:
+    chance, width = random.Random(2), Width()
+    for _ in range(2000):
+        width.observe(0.9 + chance.expovariate(2.0), width.factors())  # never below 0.9, and now and then far above
+    factors = width.factors()
+    assert 0.9 <= factors.low < 0.93 and factors.low < factors.early
+    assert factors.high < factors.late and factors.high - factors.low < 0.95 * (factors.late - factors.early)
+    assert 0.89 <= width.num_within / width.num_seen <= 0.93
+
+
+def test_misses_that_come_in_a_row_and_late_are_made_up_for() -> None:
+    """Whole queues are late together, and it is known only when 30 further requests have been foretold."""
+    chance, width = random.Random(3), Width()
+    told = []
+    for number in range(4000):
+        late = 2.0 if number % 300 >= 260 else 1.0
+        told.append((late * chance.lognormvariate(0.0, 0.1), width.factors()))
+        if number >= 30:
+            width.observe(*told[number - 30])
+    # With limits that end at the outermost of the last ratios it was 83%.
+    assert 0.88 <= width.num_within / width.num_seen <= 0.92
+
+
 def test_lengths_are_expected_as_they_were_of_late() -> None:
     lengths = Lengths()
     assert lengths.expect(500) == 500 and lengths.usual(500) is None
@@ -109,6 +132,34 @@ def test_nothing_is_foretold_before_the_engine_has_computed() -> None:
     assert forecast.first_tokens(["a"], 1) == [] and forecast.ends(["a"]) == []
     forecast.first("a")
     forecast.end("a", 5)
+
+
+def test_a_step_that_has_begun_takes_nobody_in_and_computes_a_part_of_a_prompt_beyond_its_budget() -> None:
+    now = [0.0]
+    forecast = taught(lambda: now[0])
+
+    def ends_at(seconds: float, *names: str) -> None:
+        now[0] = seconds
+        forecast.stepped()
+        for name in names:
+            forecast.first(name)
+
+    forecast.enter("stream", Ask(100, 50), now[0])
+    ends_at(0.1, "stream")
+    now[0] = 0.102
+    forecast.enter("a", Ask(1500, 50), now[0])
+    alone = forecast.first_tokens(["a"], 0)[0][0]
+    ends_at(0.11)
+    forecast.enter("c", Ask(500, 50), now[0])  # the step of `a` has begun without it
+    assert forecast.first_tokens(["a"], 0)[0][0] < 1.1 * alone
+    ends_at(1.2, "a")
+    ends_at(1.6, "c")
+    forecast.enter("b", Ask(3000, 50), now[0])
+    ends_at(1.61)
+    whole = forecast.foretell(Ask(10, 50))
+    ends_at(3.2)
+    rest = forecast.foretell(Ask(10, 50))
+    assert whole and rest and rest.first < 0.6 * whole.first
 
 
 def test_a_queue_makes_a_request_wait_and_its_end_frees_the_way() -> None:

@@ -10,7 +10,7 @@ from core.scheduler.step_cost import StepCost, StepWork
 from core_config.arguments.sources import merge
 from core_config.served.server import server_config
 from core_config.served.server_config import ServerConfig
-from core_frontend.quote.forecast import LEAST
+from core_frontend.quote.widths import LEAST, Factors
 from tests.apis.conftest import RunningServer, run_server
 from tests.apis.fake_engine import FakeClient
 
@@ -128,7 +128,7 @@ def test_answers_teach_the_forecast_and_what_cannot_meet_its_timeout_is_refused(
     for width in forecast.scores.widths.values():
         width.__init__()  # type: ignore[misc]
         for place in range(40):
-            width.observe(0.9 + 0.005 * place, (0.5, 2.0))
+            width.observe(0.9 + 0.005 * place, Factors(0.5, 2.0, 0.5, 2.0))
     answer = server.http.post("/v1/completions", json=body)
     assert answer.status_code == 400
     assert "takes" in answer.text and "even if no other request runs" in answer.text

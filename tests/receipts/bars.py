@@ -43,6 +43,9 @@ PLANTED = {
     "another template": ["--chat-template", "{% for m in messages %}{{ m.content }}{% endfor %}"],
     "other positions": ["--hf-overrides", '{"rope_theta": 90000.0}'],
     "another norm": ["--hf-overrides", '{"rms_norm_eps": 0.01}'],
+    "another activation": ["--hf-overrides", '{"hidden_act": "gelu"}'],
+    "positions that are scaled": ["--hf-overrides", '{"rope_scaling": {"rope_type": "linear", "factor": 2.0}}'],
+    "another default of sampling": ["--override-generation-config", '{"repetition_penalty": 1.5}'],
 }
 """Causes that change answers, each an argument of the right side."""
 

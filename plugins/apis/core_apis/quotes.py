@@ -164,12 +164,11 @@ class ServerQuotes:
         foretold = self.forecast.foretell(ask)
         if foretold is None:
             return
-        first = foretold.interval("first")
         spent = 0.0 if terms.arrival is None else time.monotonic() - terms.arrival
-        if first.low + spent <= limit_s:
+        if foretold.earliest + spent <= limit_s:
             return
         alone = self.forecast.alone(ask)
-        least = limit_s if alone is None else alone.interval("first").low
+        least = limit_s if alone is None else alone.earliest
         if least > limit_s:
             raise RequestError(
                 f"The request's timeout is {limit_s:g} s, but its prompt of {ask.prompt} tokens takes {_rounded(least):g} s "
@@ -177,10 +176,10 @@ class ServerQuotes:
                 param="timeout",
                 code="timeout_too_short",
             )
-        after = min(max(math.ceil(first.high - limit_s), 1), LONGEST_WAIT_S)
+        after = min(max(math.ceil(foretold.latest - limit_s), 1), LONGEST_WAIT_S)
         raise RequestError(
-            f"The request's timeout is {limit_s:g} s, but it would wait {_rounded(first.low):g} s or more for its first token; "
-            f"give it a longer timeout, or try again in {after} s.",
+            f"The request's timeout is {limit_s:g} s, but it would wait {_rounded(foretold.earliest):g} s or more for its "
+            f"first token; give it a longer timeout, or try again in {after} s.",
             param="timeout",
             status=429,
             code="timeout_too_short",

@@ -8,6 +8,7 @@ import asyncio
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from core_apis.traffic.records import TrafficRecord
     from core_commands.replay.comparison import Comparison, Recorded
     from core_commands.replay.engine import ReplayEngine
+    from core_commands.replay.side_by_side import Running
     from core_config.arguments.parser import Parsed
 
 USAGE = "core diff RECORDS [--left ARGUMENTS] --right ARGUMENTS | --url URL | --right-cmd COMMAND"
 SUMMARY = (
     "Answer recorded requests (core serve --record-traffic) again, and show where another engine goes another way: by token, "
-    "tool call and JSON value."
+    "tool call and JSON value, and in speed and memory."
 )
 KINDS = ("token", "json", "tool_call")
 
@@ -59,6 +61,14 @@ class DiffOptions(msgspec.Struct, frozen=True, kw_only=True):
     tenant: Annotated[
         str | None, Arg("Only records of this tenant: the beginning of its digest.", metavar="DIGEST")
     ] = None
+    speed_seconds: Annotated[
+        float,
+        Arg(
+            "With --left: about how long both sides take turns as servers, to compare speed and memory; 0 leaves that out.",
+            ge=0,
+            le=86400,
+        ),
+    ] = 60.0
     report: Annotated[str, Arg("File for the report, one static HTML page.", metavar="FILE")] = "report.html"
     json: Annotated[str | None, Arg("File for everything as JSON.", metavar="FILE")] = None
     fail_on: Annotated[
@@ -148,10 +158,12 @@ def _compared(options: DiffOptions, parsed: "dict[str, Parsed]", records: "list[
     from core_commands.replay.comparison import Comparison, compare
     from core_commands.replay.engine import run_replay
     from core_commands.replay.servers import ask_all, started
+    from core_commands.replay.side_by_side import Running
     from core_commands.several.entries import planned_bytes
 
     left = "as recorded" if options.left is None else options.left
     comparison = Comparison(left, options.right or options.url or options.right_cmd or "")
+    measured = _speed(options, parsed, records, comparison)
     if "left" in parsed:
         _answer_again(parsed["left"], records, comparison)
     if "right" in parsed:
@@ -163,13 +175,39 @@ def _compared(options: DiffOptions, parsed: "dict[str, Parsed]", records: "list[
             return 0
 
         run_replay(parsed["right"], work)
+        measured(None)
+    # A server that runs is measured first: the comparison would fill its cache of prefixes.
     elif options.url is not None:
         key = options.api_key or os.environ.get("CORE_API_KEY")
+        measured(Running(options.url, key))
         asyncio.run(ask_all(options.url, key, records, comparison, is_ours=False))
     elif options.right_cmd is not None:
-        with started(options.right_cmd) as url:
+        with started(options.right_cmd) as (url, pid):
+            measured(Running(url, pid=pid))
             asyncio.run(ask_all(url, None, records, comparison, is_ours=True))
     return comparison
+
+
+def _speed(
+    options: DiffOptions, parsed: "dict[str, Parsed]", records: "list[Recorded]", comparison: "Comparison"
+) -> "Callable[[Running | None], None]":
+    """Return what measures speed and memory, given the right side if it runs already. Raises ConfigError."""
+    from core_commands.replay.side_by_side import OFF, Plan, measure
+    from core_commands.replay.speed import NAMES, Speed
+
+    if "left" not in parsed:  # a comparison without a left engine says so itself
+        return lambda right: None
+    # Resolved before the engines that compare get arguments of their own.
+    plans = {name: Plan.of(parsed[name]) for name in NAMES if name in parsed} if options.speed_seconds else {}
+
+    def measured(right: "Running | None") -> None:
+        if not plans:
+            comparison.speed = Speed(reason=OFF)
+            return
+        print("Comparing speed and memory ...", file=sys.stderr)
+        comparison.speed = measure(plans, right, records, options.speed_seconds)
+
+    return measured
 
 
 def _answer_again(parsed: "Parsed", records: "list[Recorded]", comparison: "Comparison") -> None:
@@ -197,6 +235,9 @@ def _write(comparison: "Comparison", options: DiffOptions) -> None:
     print(f"{comparison.num_requests} requests, {comparison.num_tokens} tokens; {len(comparison.rows)} differ.")
     for kind, name in zip(KINDS, ("a token", "a JSON value", "a tool call"), strict=True):
         print(f"  in {name}: {comparison.count(kind)}")
+    if options.left is not None:
+        for name, value in comparison.speed.lines():
+            print(f"  {name}: {value}")
     for cause, name in (("adapter", "another adapter"), ("inputs", "other pictures or embeddings")):
         if comparison.causes[cause]:
             print(f"  with {name} on the right side: {comparison.causes[cause]}")

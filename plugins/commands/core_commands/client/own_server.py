@@ -1,7 +1,7 @@
 """A server of this installation for one command, on a port of 127.0.0.1.
 
 Owns: its configuration file, its log, and that it ends with this command, however the command ends. Never does: send it a
-request. Called by: `core tune`, `core bench card`.
+request. Called by: `core tune`, `core bench card`, `core diff`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,15 @@ ELSEWHERE: Final = (
 
 @contextmanager
 def own_server(values: Mapping[str, Any], directory: Path, number: int, seconds: float) -> Iterator[str]:
-    """Run a server with these arguments inside the context and yield its url. Raises ServerError if it does not start.
+    """Run a server inside the context and yield its url, as `own_process` does."""
+    with own_process(values, directory, number, seconds) as (url, _):
+        yield url
+
+
+@contextmanager
+def own_process(values: Mapping[str, Any], directory: Path, number: int, seconds: float) -> Iterator[tuple[str, int]]:
+    """Run a server with these arguments inside the context and yield its url and process id. Raises ServerError if it does not
+    start.
 
     directory: for file and log, which nobody else may read. number: of the server in it. seconds: that it may take to start.
     """
@@ -44,7 +52,7 @@ def own_server(values: Mapping[str, Any], directory: Path, number: int, seconds:
     environment = {name: value for name, value in child_environment().items() if name not in KEYS}
     with log.open("wb") as output, running(command, output, lifeline=True, environment=environment) as process:
         asyncio.run(until_ready(url, process, seconds, log))
-        yield url
+        yield url, process.pid
 
 
 def as_config(values: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from core.api.errors import CoreError
 from core_apis.traffic.records import TrafficRecord, unpacked
 from core_commands.replay.computed import Computed
 from core_commands.replay.engine import SCORES, ReplayEngine
+from core_commands.replay.speed import Speed
 from core_commands.replay.tokens import TokenDifference, all_differences, first_index
 from core_commands.replay.values import ValueDifference, shortened, value_differences
 from core_observers.receipts.issuer import Answers, inputs_of
@@ -119,7 +120,7 @@ class Comparison:
     """All requests.
 
     seconds, num_tokens: of the right side's computing. planned: bytes of memory that each of our engines plans, by side.
-    causes: requests with another `adapter` or other `inputs`.
+    causes: requests with another `adapter` or other `inputs`. speed: of both sides in turns, without known tokens.
     """
 
     left: str
@@ -130,6 +131,7 @@ class Comparison:
     rows: list[RecordDifference] = field(default_factory=list)
     causes: Counter[str] = field(default_factory=Counter)
     planned: dict[str, int] = field(default_factory=dict)
+    speed: Speed = field(default_factory=Speed)
 
     def count(self, kind: str) -> int:
         """Return the number of requests that differ: in a `token`, or in a `tool_call` or `json` value."""

@@ -53,7 +53,8 @@ def as_html(comparison: Comparison) -> bytes:
         ("requests with another adapter", comparison.causes["adapter"]),
         ("requests with other pictures or embeddings", comparison.causes["inputs"]),
         ("answer tokens compared", comparison.num_tokens),
-        ("tokens per second of the right side", f"{rate:.0f}" if rate else "not measured"),
+        ("of these a second", f"{rate:.0f}" if rate else "not measured"),
+        *comparison.speed.lines(),
     ]
     facts += [
         (f"memory planned on the {side}", f"{size / 2**20:,.0f} MiB") for side, size in comparison.planned.items()
@@ -83,6 +84,7 @@ def as_json(comparison: Comparison) -> bytes:
         "differ": {kind: comparison.count(kind) for kind in ("token", "tool_call", "json")},
         "causes": dict(comparison.causes),
         "planned_bytes": comparison.planned,
+        "speed": comparison.speed.plain(),
         "rows": comparison.worst(),
     }
     return msgspec.json.encode(plain)

@@ -1,6 +1,6 @@
 """A server as the right side of a comparison: one that runs already, or one that a command of another installation starts.
 
-Owns: the process of such a command, and sending it recorded requests. Never does: compare. Called by: `core diff`.
+Owns: the process of such a command, and the recorded requests as it gets them. Never does: compare. Called by: `core diff`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ SEEDED: Final = ("/v1/chat/completions", "/v1/completions")
 
 
 @contextmanager
-def started(command: str) -> Iterator[str]:
-    """Start a server and yield its url. command: words to which a host and a free port are added. Raises UserError."""
+def started(command: str) -> Iterator[tuple[str, int]]:
+    """Start a server and yield its url and process id. Raises UserError.
+
+    command: words to which a host and a free port are added.
+    """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     try:
         words = [*shlex.split(command), "--host", "127.0.0.1", "--port", str(port)]
         with running(words, flag="--right-cmd") as process:
             asyncio.run(until_ready(url, process, START_S))
-            yield url
+            yield url, process.pid
     except ServerError as error:
         raise UserError(f"--right-cmd {command}: {error}.") from None
 
@@ -62,14 +65,20 @@ async def ask_all(
         await endpoint.close()
 
 
-async def _ask(endpoint: HttpEndpoint, model: str, record: Recorded, comparison: Comparison, *, is_ours: bool) -> None:
+def body_for(record: Recorded, model: str) -> dict[str, Any]:
+    """Return the body of a record for another server. model: the name that this server has for its model."""
     body: dict[str, Any] = {name: value for name, value in record.body.items() if name not in DROPPED}
     if not record.adapter:  # the name of an adapter stays
         body["model"] = model
     if record.path in SEEDED:
         body.setdefault("seed", record.seeds[0])
-        if is_ours:
-            body["return_token_ids"] = True
+    return body
+
+
+async def _ask(endpoint: HttpEndpoint, model: str, record: Recorded, comparison: Comparison, *, is_ours: bool) -> None:
+    body = body_for(record, model)
+    if is_ours and record.path in SEEDED:
+        body["return_token_ids"] = True
     async with endpoint.ask("POST", record.path, msgspec.json.encode(body)) as answer:
         data = await whole(answer)
     if answer.status == 200:

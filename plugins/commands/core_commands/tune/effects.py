@@ -1,6 +1,7 @@
 """The effect of a value: ratios of scores in pairs of measurements, with their mean and its 95% interval.
 
-Owns: `Pair`, `Effect`, the choice of steady pairs. Never does: measure. Called by: the trials, the report.
+Owns: `Pair`, `Effect`, the choice of steady pairs. Never does: measure. Called by: the trials, their report, the
+speeds of `core diff`.
 
 Scores are compared as logarithms of ratios, so that twice as fast and half as fast are equally far from no effect.
 """

@@ -20,7 +20,7 @@ from core_commands.bench.dataset_options import NAMES
 from core_commands.bench.datasets import prompts
 from core_commands.bench.workload import estimated_tokens
 from core_commands.cli.own_files import own_path
-from core_commands.client.host_memory import available_bytes
+from core_commands.client.host_memory import FREE, available_bytes
 from core_commands.tune.candidates import Choice, choose, rows_of
 from core_commands.tune.goals import Goals
 from core_commands.tune.options import TuneOptions
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 STREAMS: Final = 8
 """Requests at once where nothing is said of the load."""
-FREE: Final = 0.9
-"""Share of the available memory that the servers of a trial may take."""
 REFUSED: Final = ("models", "model_budget", "headless", "node_rank", "nnodes")
 """Arguments with which one command is not one server of one model."""
 

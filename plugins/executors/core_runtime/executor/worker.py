@@ -51,8 +51,8 @@ from core_runtime.executor.saved_weights import SpilledWeights, check_keeping, k
 from core_runtime.executor.steps.ahead import Begun, StepsAhead
 from core_runtime.executor.warm_up import WarmUps
 from core_runtime.executor.weight_chain import WeightChain
-from core_runtime.models.tensors.loading import WHOLE
 from core_runtime.models.decoder import Decoder
+from core_runtime.models.tensors.loading import WHOLE
 from core_runtime.specs.draft_config import draft_of
 from core_runtime.specs.module_spec import ModelSpec
 

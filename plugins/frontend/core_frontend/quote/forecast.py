@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from core.api.scheduler_config import SchedulerConfig
 from core.scheduler.step_cost import StepCost
 from core_frontend.quote.queue_run import Job, QueueRun, Rates, budgets, room_of
-from core_frontend.quote.widths import LEAST, Lengths, Width
+from core_frontend.quote.widths import LEAST, Factors, Lengths, Width
 
 Kind = Literal["first", "end", "usual_end"]
 KINDS: tuple[Kind, ...] = ("first", "end", "usual_end")
@@ -68,13 +68,22 @@ class Foretold:
     step: float
     usual: float
     regime: int
-    factors: dict[Kind, tuple[float, float]]
+    factors: dict[Kind, Factors]
+
+    @property
+    def earliest(self) -> float:
+        """Return the seconds before which the first token comes in 1 of 20 cases."""
+        return self.factors["first"].early * self.first
+
+    @property
+    def latest(self) -> float:
+        """Return the seconds before which the first token comes in 19 of 20 cases."""
+        return self.factors["first"].late * self.first
 
     def interval(self, kind: Kind, tokens: float = 0.0) -> Interval:
         """Return the interval of one kind; for an end, at this number of tokens."""
-        low, high = self.factors[kind]
-        at = self.at(kind, tokens)
-        return Interval(low * at, high * at)
+        factors, at = self.factors[kind], self.at(kind, tokens)
+        return Interval(factors.low * at, factors.high * at)
 
     def at(self, kind: Kind, tokens: float = 0.0) -> float:
         """Return the prediction itself."""
@@ -85,7 +94,11 @@ class Foretold:
 
 @dataclass(slots=True)
 class _Live:
-    """A live request. place: see `Lengths.expect`. arrived, entered, began: on the clock, the last with its first token."""
+    """A live request.
+
+    place: see `Lengths.expect`. arrived, entered, began: on the clock, the last with its first token. done: tokens of its
+    prompt that steps have computed so far, as expected.
+    """
 
     ask: Ask
     job: Job
@@ -94,6 +107,13 @@ class _Live:
     place: float
     foretold: Foretold | None
     began: float = 0.0
+    done: float = 0.0
+
+    @property
+    def rest(self) -> Job:
+        """Return what is left of it to compute."""
+        done = self.done
+        return self.job._replace(prompt=self.job.prompt - done, start=self.job.start + done)
 
 
 @dataclass(slots=True)
@@ -104,7 +124,7 @@ class Scores:
     widths: dict[tuple[Kind, int], Width] = field(default_factory=dict)
     on_outcome: Callable[[Kind, bool, float, float], None] | None = None
 
-    def factors(self, regime: int) -> dict[Kind, tuple[float, float]]:
+    def factors(self, regime: int) -> dict[Kind, Factors]:
         """Return the present factors of all kinds."""
         return {kind: self._nearest(kind, regime).factors() for kind in KINDS}
 
@@ -112,11 +132,11 @@ class Scores:
         """Learn from an outcome."""
         if predicted <= 0.0:
             return
-        low, high = foretold.factors[kind]
-        within = self._width(kind, foretold.regime).observe(seconds / predicted, (low, high))
+        factors = foretold.factors[kind]
+        within = self._width(kind, foretold.regime).observe(seconds / predicted, factors)
         if self.on_outcome is not None:
-            late = max(seconds - high * predicted, 0.0)
-            self.on_outcome(kind, within, (high - low) * predicted, late)
+            late = max(seconds - factors.high * predicted, 0.0)
+            self.on_outcome(kind, within, (factors.high - factors.low) * predicted, late)
 
     def num_seen(self, kind: Kind) -> int:
         """Return the number of outcomes of a kind."""
@@ -148,9 +168,8 @@ class Forecast:
         self._running: dict[str, _Live] = {}
         self._run: QueueRun | None = None
         self._run_at = 0.0
-        self._stepped = self._step_began = self._work_at = clock()
+        self._stepped = self._work_at = clock()
         self._work = self._arrivals = 0.0
-        self._done = 0.0
         self._place = 0.0
         self._step_s = 0.0
         self._usual_prompt = 0.0
@@ -169,7 +188,7 @@ class Forecast:
             Rates.of(self._cost, ask.n, ask.prompt * ask.n, self._config), 0.0, (), self._config.max_num_seqs, 1
         )
         run.add([self._job(ask)])
-        return Foretold(run.last(0.0), run.rates.step, ask.most, 0, self.scores.factors(0))
+        return Foretold(run.last(), run.rates.step, ask.most, 0, self.scores.factors(0))
 
     @property
     def is_sure(self) -> bool:
@@ -205,7 +224,7 @@ class Forecast:
         self._place = (self._place + GOLDEN) % 1.0
         foretold = None
         if run is not None:
-            foretold = self._foretold(run, ask, now - arrived, self._place)
+            foretold = self._foretold(run, ask, self._run_at - arrived, self._place)
             self._note_work(run.rates.prompt(ask.prompt - ask.cached, ask.cached), now)
         if not self._waiting and not self._running:
             self._stepped = now  # an idle engine begins a step at once
@@ -216,16 +235,18 @@ class Forecast:
 
     def stepped(self) -> None:
         """Note that a step of the engine has ended. To be called before the first tokens of that step are noted."""
-        self._step_began, self._stepped = self._stepped, self._clock()
-        head = self._head()
-        if head is None:
-            self._done = 0.0
-            return
-        # Of the prompts that wait, the first one was computed in part by the steps before.
+        step_began, self._stepped = self._stepped, self._clock()
+        self._run = None  # who was to join the next step is in the one that begins now
         num_streams = sum(live.ask.n for live in self._running.values())
-        behind = min(len(self._waiting), self._config.max_num_seqs - num_streams) - 1
-        room = room_of(*budgets(self._config), self._config.queued_prompts_weight, num_streams, behind)
-        self._done = min(self._done, head.job.prompt - 1) + room
+        room = self._room(num_streams)
+        for live in self._waiting.values():
+            if live.entered > step_began or room <= 0.0 or num_streams >= self._config.max_num_seqs:
+                return
+            left = live.job.prompt - live.done
+            # A prompt that fits will have its first token by now; of one that does not, a part is computed.
+            live.done = min(live.done + room, live.job.prompt - 1.0)
+            room -= left
+            num_streams += live.ask.n
 
     def first(self, name: str) -> None:
         """Note that a request has its first token. Unknown names are ignored."""
@@ -235,7 +256,6 @@ class Forecast:
         now = self._clock()
         self._running[name] = live
         self._run = None
-        self._done = max(self._done - live.job.prompt, 0.0)
         live.began = now
         if live.foretold is not None:
             self.scores.score("first", live.foretold, live.foretold.first, now - live.arrived)
@@ -268,7 +288,7 @@ class Forecast:
         behind.add([Job(self._usual_prompt, 0.0, self.lengths.expect(self._usual_most), 1)] * num_more)
         found = sorted((firsts[name], name) for name in names if name in firsts)
         found += [(seconds, "") for seconds in behind.times()[0]]
-        return self._late(found, self.scores.factors(self._regime())["first"][1])
+        return self._late(found, self.scores.factors(self._regime())["first"].late)
 
     def ends(self, names: Iterable[str]) -> list[tuple[float, str]]:
         """Return the seconds until each of these live requests has ended, in that order; 19 of 20 come earlier."""
@@ -278,22 +298,21 @@ class Forecast:
         ends = dict(zip(self._waiting, run.times()[1], strict=True))
         ends |= {name: run.rates.step * self._left(live) for name, live in self._running.items()}
         found = sorted((ends[name], name) for name in names if name in ends)
-        return self._late(found, self.scores.factors(self._regime())["usual_end"][1])
+        return self._late(found, self.scores.factors(self._regime())["usual_end"].late)
 
     @staticmethod
-    def _late(found: list[tuple[float, str]], high: float) -> list[tuple[float, str]]:
-        """Return the times as late as they may be. high: factor on one time; errors of those before it even out."""
-        return [(seconds * (1.0 + (high - 1.0) / sqrt(at)), name) for at, (seconds, name) in enumerate(found, 1)]
+    def _late(found: list[tuple[float, str]], late: float) -> list[tuple[float, str]]:
+        """Return the times as late as they may be. late: factor on one time; errors of those before it even out."""
+        return [(seconds * (1.0 + (late - 1.0) / sqrt(at)), name) for at, (seconds, name) in enumerate(found, 1)]
 
     def _foretold(self, run: QueueRun, ask: Ask, spent: float = 0.0, place: float = 0.5) -> Foretold:
         """Foretell a request that joins `run`. spent: seconds since its arrival."""
         regime = self._regime()
         run.add([self._job(ask, place)])
-        arriving = min(self._work, MOST_WORK)
         # Prompts that come later make this answer wait, too.
-        slowed = run.rates.step / (1.0 - arriving)
+        slowed = run.rates.step / (1.0 - min(self._work, MOST_WORK))
         usual = self.lengths.expect(ask.most)
-        return Foretold(spent + run.last(arriving), slowed, usual, regime, self.scores.factors(regime))
+        return Foretold(spent + run.last(), slowed, usual, regime, self.scores.factors(regime))
 
     def _regime(self) -> int:
         """Return by what widths are kept apart: idle, streams alone, or how many wait."""
@@ -313,7 +332,7 @@ class Forecast:
     def _new_run(self, cost: StepCost, now: float) -> QueueRun:
         config = self._config
         running = list(self._running.values())
-        jobs = [live.job for live in self._waiting.values()]
+        jobs = [live.rest if live.done else live.job for live in self._waiting.values()]
         num_rows = self._num_rows(running, jobs)
         busy = min(sum(live.ask.n for live in running) + len(jobs), num_rows)
         context = sum((live.ask.prompt + self._have(live)) * live.ask.n for live in running)
@@ -324,10 +343,6 @@ class Forecast:
         self._step_s = rates.step / (1.0 - min(self._work, MOST_WORK))
         remaining = [self._left(live) for live in running for _ in range(live.ask.n)]
         run = QueueRun(rates, self._stepped - now, remaining, num_rows, len(jobs))
-        head = self._head()
-        if head is not None:
-            done = min(self._done, head.job.prompt - 1)
-            jobs[0] = head.job._replace(prompt=head.job.prompt - done, start=head.job.start + done)
         # The step in progress has the prompts that came before it began.
         num_begun = sum(1 for _ in takewhile(lambda live: live.entered <= self._stepped, self._waiting.values()))
         run.add(jobs[:num_begun])
@@ -336,12 +351,11 @@ class Forecast:
         run.add(jobs[num_begun:])
         return run
 
-    def _head(self) -> _Live | None:
-        """Return the first request that waits, if the step that ended last may have computed a part of it."""
+    def _room(self, num_streams: int) -> float:
+        """Return the prompt tokens of a step that began with the requests which wait now."""
         budget, mixed = budgets(self._config)
-        head = next(iter(self._waiting.values()), None)
-        # Where all steps take whole prompts, hardly any is computed in part.
-        return head if mixed < budget and head is not None and head.entered <= self._step_began else None
+        behind = min(len(self._waiting), self._config.max_num_seqs - num_streams) - 1
+        return room_of(budget, mixed, self._config.queued_prompts_weight, num_streams, behind)
 
     def _num_rows(self, running: Sequence[_Live], jobs: Sequence[Job]) -> int:
         """Return how many answers fit at once: the limit of sequences, and that of the KV cache."""

@@ -198,14 +198,9 @@ class QueueRun:
         other._is_open = self._is_open
         return other
 
-    def last(self, arriving: float) -> float:
-        """Return the seconds to the first token of the request that joined last.
-
-        arriving: seconds of prompts that come in a second. Those that come until its step begins are computed in that step.
-        """
-        room = max(self._budget - self._tokens, 0.0)
-        more = min(arriving * max(self._begin, 0.0), room * self.rates.token)
-        return self._begin + self._step + self._seconds + more
+    def last(self) -> float:
+        """Return the seconds to the first token of the request that joined last, if none comes after it."""
+        return self._begin + self._step + self._seconds
 
     def _spill(self, prompt: float, seconds: float, row_free: int) -> tuple[float, float]:
         """Fill steps with a prompt for which the open one has no row, or too few tokens.

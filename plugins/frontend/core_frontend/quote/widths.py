@@ -2,26 +2,42 @@
 
 Owns: `Width` (the ratio of truth to prediction) and `Lengths` (of answers). Never does: predict times. Called by: the forecast.
 
-An interval spans two quantiles of the last ratios. After each outcome the quantiles' levels move so that misses on either side
-come as often as they should (adaptive conformal inference): the long-run share does not depend on how ratios are distributed.
+An interval is the narrowest that holds its share of the last ratios. After each outcome the share moves so that misses come as
+often as they should (adaptive conformal inference): what comes about does not depend on how ratios are distributed. A share may
+move beyond all of them, and the interval is then wider than they are: while outcomes of a deep queue come seconds late, many
+miss in a row, and an interval that ended at the outermost ratio would forget these misses.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from typing import Final, NamedTuple
 
-SHARE = 0.9
-"""Share of outcomes within an interval."""
-TAIL = 0.046
-"""Share of outcomes on each side of an interval. A little less than half of the rest: outcomes come late, and what has changed
-since the prediction costs a percent or two of coverage on a busy server."""
-RECENT = 256
-LEAST = 16
+MISSES: Final = 0.092
+"""Share of outcomes outside of an interval. A little less than a tenth, since outcomes come late."""
+TAIL: Final = 0.046
+"""Share of outcomes beyond each of the one-sided limits, `early` and `late`."""
+RECENT: Final = 256
+LEAST: Final = 16
 """Number of outcomes before which an interval is a guess."""
-GUESS = (0.5, 3.0)
-LEVEL_RATE = 0.02
-MOST_LEVEL = 0.25
+LEVEL_RATE: Final = 0.02
+MOST_LEVEL: Final = 0.25
+LEAST_LEVEL: Final = -0.5
+REACH: Final = 1.0
+"""By how many times the distance of the outermost ratios a limit moves outwards at a level of -1."""
+
+
+class Factors(NamedTuple):
+    """Factors on a prediction. low, high: ends of the interval. early, late: what 19 of 20 outcomes come after, and before."""
+
+    low: float
+    high: float
+    early: float
+    late: float
+
+
+GUESS: Final = Factors(0.5, 3.0, 0.5, 3.0)
 
 
 class Width:
@@ -32,25 +48,35 @@ class Width:
         self.num_within = 0
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
-        self._low = TAIL
-        self._high = TAIL
+        self._misses = MISSES
+        self._early = TAIL
+        self._late = TAIL
 
-    def factors(self) -> tuple[float, float]:
-        """Return the factors on a prediction at both ends of its interval."""
+    def factors(self) -> Factors:
+        """Return the factors on a prediction now."""
         ratios = self._sorted
         if len(ratios) < LEAST:
             return GUESS
-        return _quantile(ratios, self._low), _quantile(ratios, 1.0 - self._high)
+        low, high = _narrowest(ratios, 1.0 - max(self._misses, 0.0))
+        early, late = _quantile(ratios, max(self._early, 0.0)), _quantile(ratios, 1.0 - max(self._late, 0.0))
+        reach = REACH * (ratios[-1] - ratios[0])
+        beyond = reach * max(-self._misses, 0.0) / 2
+        return Factors(
+            max(low - beyond, 0.0),
+            high + beyond,
+            max(early - reach * max(-self._early, 0.0), 0.0),
+            late + reach * max(-self._late, 0.0),
+        )
 
-    def observe(self, ratio: float, factors: tuple[float, float]) -> bool:
+    def observe(self, ratio: float, factors: Factors) -> bool:
         """Learn the ratio of an outcome whose interval had these factors. Returns whether it lay within."""
-        low, high = factors
-        within = low <= ratio <= high
+        within = factors.low <= ratio <= factors.high
         self.num_seen += 1
         self.num_within += within
         if factors != GUESS:
-            self._low = _moved(self._low, missed=ratio < low)
-            self._high = _moved(self._high, missed=ratio > high)
+            self._misses = _moved(self._misses, MISSES, missed=not within)
+            self._early = _moved(self._early, TAIL, missed=ratio < factors.early)
+            self._late = _moved(self._late, TAIL, missed=ratio > factors.late)
         self._recent.append(ratio)
         insort(self._sorted, ratio)
         if len(self._recent) > RECENT:
@@ -105,20 +131,23 @@ def _middle(ordered: list[float]) -> float:
     return ordered[len(ordered) // 2]
 
 
+def _narrowest(ratios: list[float], share: float) -> tuple[float, float]:
+    """Return the ends of the narrowest interval with this share of the ratios."""
+    count = min(int(share * (len(ratios) + 1) + 1.0), len(ratios))
+    first = min(range(len(ratios) - count + 1), key=lambda at: ratios[at + count - 1] - ratios[at])
+    return ratios[first], ratios[first + count - 1]
+
+
 def _quantile(ratios: list[float], level: float) -> float:
-    """Return the quantile, and beyond the outermost ratios a little more than these."""
-    place = level * (len(ratios) + 1) - 1
-    if place < 0:
-        return ratios[0] * 0.9
-    if place > len(ratios) - 1:
-        return ratios[-1] * 1.1
+    """Return the quantile; beyond the outermost ratios, these."""
+    place = min(max(level * (len(ratios) + 1) - 1, 0.0), len(ratios) - 1.0)
     index = int(place)
     below = ratios[index]
     above = ratios[min(index + 1, len(ratios) - 1)]
     return below + (place - index) * (above - below)
 
 
-def _moved(level: float, *, missed: bool) -> float:
-    """Return the level after an outcome: lower, so that the interval is wider, after a miss."""
-    level += LEVEL_RATE * (TAIL - missed)
-    return min(max(level, 0.0), MOST_LEVEL)
+def _moved(level: float, wanted: float, *, missed: bool) -> float:
+    """Return the level after an outcome: lower, so that the interval is wider, after a miss. wanted: share of misses."""
+    level += LEVEL_RATE * (wanted - missed)
+    return min(max(level, LEAST_LEVEL), MOST_LEVEL)
