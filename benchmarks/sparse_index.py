@@ -1,10 +1,12 @@
 """Decode steps of one layer of latent attention with an index beside one without, at the widths of published models.
 
-    python -m benchmarks.sparse_index [--tokens 8192] [--batch 1 4] [--repeats 9]
+    python -m benchmarks.sparse_index [--tokens 8192] [--batch 1 4] [--repeats 9] [--threads 2] [--clock wall]
 
 Each figure is a layer's step behind `--tokens` tokens, without its projections: with an index its keys are scored, the best
 2,048 chosen and read; without one all are read. Both are computed in turns, and the median of the ratios is shown. Numbers of
-the cache are bfloat16, and random.
+the cache are bfloat16, and random. `by products` is how many times fewer numbers are multiplied with the index: the limit where
+both sides multiply equally fast, and choosing and copying keys takes no time. With `--threads 1 --clock process` seconds are
+those of a processor, which other work on a busy machine does not take.
 """
 
 import argparse
@@ -17,9 +19,11 @@ import torch
 from core.api.specs import IndexSpec, LatentSpec
 from core_attention.cpu_paged.backend import CpuPagedAttention
 from core_attention.cpu_paged.latent import LatentLayer
+from core_platforms.cpu.kernels import NativeKernels
 from core_runtime.contracts import BatchView
 
 BLOCK = 64
+CLOCKS = {"wall": time.perf_counter, "process": time.process_time}
 LAYERS = {
     "DeepSeek V3.2": LatentSpec(128, 512, 64, 128, 128, 192**-0.5, 1536, IndexSpec(64, 128, 2048)),
     "A.X K2 Light": LatentSpec(32, 128, 32, 64, 64, 96**-0.5, 384, IndexSpec(16, 128, 2048)),
@@ -66,18 +70,28 @@ def steps_of(spec: LatentSpec, batch: int, tokens: int) -> tuple[Callable[[], No
     return sparse, dense
 
 
-def milliseconds(step: Callable[[], None]) -> float:
+def by_products(spec: LatentSpec, tokens: int) -> float:
+    """How many times fewer numbers a row multiplies with the index, beyond as many tokens as it chooses."""
+    index = spec.index
+    assert index is not None
+    of_key, of_index = spec.num_heads * (2 * spec.rank + spec.rope_size), index.num_heads * index.head_size
+    return tokens * of_key / (tokens * of_index + min(tokens, index.top_k) * of_key)
+
+
+def milliseconds(step: Callable[[], None], clock: Callable[[], float]) -> float:
     """The time of one call."""
-    start = time.perf_counter()
+    start = clock()
     step()
-    return 1000 * (time.perf_counter() - start)
+    return 1000 * (clock() - start)
 
 
-def measure(spec: LatentSpec, batch: int, tokens: int, repeats: int) -> tuple[float, float, float]:
+def measure(
+    spec: LatentSpec, batch: int, tokens: int, repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float, float]:
     """Medians: milliseconds with the index and without, and how many times faster the index is."""
     sparse, dense = steps_of(spec, batch, tokens)
     sparse(), dense()
-    pairs = [(milliseconds(sparse), milliseconds(dense)) for _ in range(repeats)]
+    pairs = [(milliseconds(sparse, clock), milliseconds(dense, clock)) for _ in range(repeats)]
     both = zip(*pairs, strict=True)
     with_index, without = (statistics.median(times) for times in both)
     return with_index, without, statistics.median(slow / fast for fast, slow in pairs)
@@ -89,13 +103,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS))
     given = parser.parse_args(arguments)
-    print("| layer | tokens | sequences | with the index, ms | without, ms | times faster |\n|---|---|---|---|---|---|")
-    for name, spec in LAYERS.items():
+    kernels = NativeKernels(given.threads)
+    print(f"{kernels.num_threads} threads, seconds by the clock `{given.clock}`\n")
+    print("| layer | tokens | sequences | with the index, ms | without, ms | times faster | by products |")
+    print("|---|---|---|---|---|---|---|")
+    for name in given.layers:
+        spec = LAYERS[name]
         for tokens in given.tokens:
             for batch in given.batch:
-                fast, slow, ratio = measure(spec, batch, tokens, given.repeats)
-                print(f"| {name} | {tokens:,} | {batch} | {fast:.2f} | {slow:.2f} | {ratio:.2f} |", flush=True)
+                fast, slow, ratio = measure(spec, batch, tokens, given.repeats, CLOCKS[given.clock])
+                limit = by_products(spec, tokens)
+                print(
+                    f"| {name} | {tokens:,} | {batch} | {fast:.2f} | {slow:.2f} | {ratio:.2f} | {limit:.2f} |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

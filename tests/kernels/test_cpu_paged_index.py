@@ -146,6 +146,16 @@ def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kerne
     native.pool_init(2)
 
 
+@pytest.mark.parametrize("size, heads", [(64, 9), (37, 1)])
+def test_the_best_of_many_keys_are_chosen_to_the_last_equal_one(kernels, isa, size, heads):
+    """Scores of all signs, many of them zero or equal to the worst chosen one; those of the size 64 are exact."""
+    sequences = Indexed("native", [3000], 64, "bfloat16", spec_of(300, heads, size))
+    sequences.write([2996])
+    chosen = sequences.step([4])[0][0]
+    for row in range(4):
+        assert chosen[row].tolist() == sequences.best(0, 2996 + row).tolist()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_score_that_is_no_number_is_the_worst(kernels, backend):
     sequences = Indexed(backend, [60])

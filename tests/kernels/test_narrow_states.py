@@ -64,6 +64,29 @@ def test_a_state_within_one_block_that_moves_has_the_bits_of_a_scattered_one(bac
         assert torch.equal(raw[here], before)
 
 
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32+bfloat16"])
+def test_a_state_that_moves_between_blocks_of_whole_rows_keeps_its_bits(backend, isa, dtype, chunk):
+    """Its rows are updated where they lie: the first token reads them in other blocks, later tokens where they were written."""
+    spec = LAYERS["gated_delta, wide"]
+    scattered = run(backend, spec, dtype)
+    tokens, expected = scattered.sequences[3], scattered.all()[3]
+    block_bytes = 1024  # four rows
+    count = -(-spec.bytes_in(dtype) // block_bytes)
+    raw = torch.full((2 * count, block_bytes), 255, dtype=torch.uint8)
+    tables = torch.randperm(2 * count, generator=torch.Generator().manual_seed(0)).view(2, count).tolist()
+    handle = backend.bind_state(spec, dtype, raw, scattered.params)
+    for start in range(0, 12, chunk):
+        here, there = reversed(tables) if start // chunk % 2 else tables
+        view = batch_view([chunk], [start + chunk], [there + here], 1 << 20)
+        view.state_sources = view.block_table[:, count:]
+        before = raw[here].clone()
+        out = torch.empty(chunk, spec.output_size)
+        backend.forward_state(handle, tokens[start : start + chunk], backend.build_state(view), out)
+        assert torch.equal(out, expected[start : start + chunk])
+        assert torch.equal(raw[here], before)
+
+
 def test_a_state_that_would_overflow_stays_at_the_largest_number(backend):
     """A value beyond float16 would be infinite for ever after."""
     spec = LAYERS["mamba2, none"]

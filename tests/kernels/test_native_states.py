@@ -27,6 +27,8 @@ LAYERS = {
     "mamba2, none": mamba2(heads=3, head_size=33, state=256, norm="none"),
     "gated_delta": gated_delta(key_heads=2, value_heads=6, key_size=20, value_size=17, beta_scale=2.0),
     "gated_delta, wide": gated_delta(key_heads=1, value_heads=2, key_size=128, value_size=64),
+    "gated_delta, short": gated_delta(key_heads=1, value_heads=2, key_size=16, value_size=11),
+    "kda, whole": kda(heads=1, key_size=64, value_size=21),
     "kda": kda(heads=3, key_size=32, value_size=19, decay_rank=8, gate_rank=6),
     "kda, floor": kda(heads=2, key_size=24, value_size=48, decay_floor=-5.0, joined_conv=True),
 }

@@ -14,11 +14,6 @@ constexpr long kTileRows = 32;  // rows whose scores are in memory at once
 constexpr long kPartKeys = 256; // keys of a task: a thread turns each key once for all rows of a tile and sequence
 constexpr long kPartChosen = 256;
 
-// A type of this file alone: std::greater would make sorts that other objects, of other instruction sets, share.
-struct Larger {
-    bool operator()(float one, float other) const { return one > other; }
-};
-
 struct ScoreJob {
     const KernelTable *table;
     const IndexCall *call;
@@ -42,6 +37,42 @@ void score_tile(const void *context, long tile) {
     job.table->index_scores(job.call, &job.tasks[tile]);
 }
 
+// A number whose order is that of the scores: equal for both zeros, and for NaN and the least score.
+uint32_t ranked(float score) {
+    const float x = score == score ? score + 0.0f : -INFINITY;
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+
+struct Limit {
+    uint32_t rank; // of the worst chosen key
+    long equal;    // how many of the keys with this rank are chosen
+};
+
+// The rank of the top_k-th best of some numbers, digit by digit: sorting a part of them guesses a branch for every comparison,
+// half of which are guessed wrongly. spare: room for `count` numbers.
+Limit limit_of(const uint32_t *numbers, long count, long top_k, uint32_t *spare) {
+    constexpr int shifts[] = {21, 10, 0};
+    constexpr uint32_t mask = 2047;
+    uint32_t limit = 0, above = 0; // above: the bits of earlier digits, which the numbers that are left share
+    for (int shift : shifts) {
+        uint32_t counts[mask + 1] = {};
+        for (long i = 0; i < count; i++) counts[(numbers[i] - above) >> shift]++;
+        uint32_t digit = mask;
+        for (; counts[digit] < top_k; digit--) top_k -= counts[digit];
+        limit = above + (digit << shift);
+        if (shift == 0) break;
+        long left = 0;
+        for (long i = 0; i < count; i++) {
+            spare[left] = numbers[i];
+            left += (numbers[i] - above) >> shift == digit;
+        }
+        numbers = spare, count = left, above = limit;
+    }
+    return {limit, top_k};
+}
+
 // The top_k best keys in the order of their positions. Of equal scores the earlier keys win; NaN is the worst.
 void choose_tile(const void *context, long tile) {
     const ChoiceJob &job = *(const ChoiceJob *)context;
@@ -51,18 +82,15 @@ void choose_tile(const void *context, long tile) {
         for (long i = 0; i < top_k; i++) row.out[i] = int32_t(i < row.keys ? i : -1);
         return;
     }
-    Scratch scratch(row.keys * sizeof(float));
-    float *sorted = (float *)scratch.memory;
-    if (!sorted) return job.exhausted->store(true);
-    const auto score = [&](long i) { return row.scores[i] == row.scores[i] ? row.scores[i] : -INFINITY; };
-    for (long i = 0; i < row.keys; i++) sorted[i] = score(i);
-    std::nth_element(sorted, sorted + top_k - 1, sorted + row.keys, Larger());
-    const float limit = sorted[top_k - 1];
-    long equal = top_k, found = 0; // how many of those with the limit's score are chosen
-    for (long i = 0; i < top_k; i++) equal -= sorted[i] > limit;
-    for (long i = 0; i < row.keys && found < top_k; i++) {
-        const float x = score(i);
-        if (x > limit || (x == limit && equal-- > 0)) row.out[found++] = int32_t(i);
+    Scratch scratch(2 * row.keys * sizeof(uint32_t));
+    uint32_t *ranks = (uint32_t *)scratch.memory;
+    if (!ranks) return job.exhausted->store(true);
+    for (long i = 0; i < row.keys; i++) ranks[i] = ranked(row.scores[i]);
+    Limit limit = limit_of(ranks, row.keys, top_k, ranks + row.keys);
+    for (long i = 0, found = 0; found < top_k; i++) { // every key is written, and stays if it is chosen
+        const bool equals = ranks[i] == limit.rank, is_chosen = (ranks[i] > limit.rank) | (equals & (limit.equal > 0));
+        row.out[found] = int32_t(i);
+        limit.equal -= equals, found += is_chosen;
     }
 }
 
@@ -91,8 +119,9 @@ template <class Word> void gather_chosen(const ChosenCall &c, long row, long beg
             from[lane] += grouped ? offset / 16 * 16 * words + offset % 16 : offset * words;
         }
         Word *to = (Word *)c.to + row * c.room * words + group * words;
-        for (long i = 0; i < words; i++)
-            for (long lane = 0; lane < 16; lane++) memcpy(to + i * 16 + lane, from[lane] + i * step, sizeof(Word));
+        for (long lane = 0; lane < 16; lane += 4) // the addresses of four keys have room in registers
+            for (long i = 0; i < words; i++)
+                for (long k = lane; k < lane + 4; k++) memcpy(to + i * 16 + k, from[k] + i * step, sizeof(Word));
     }
 }
 

@@ -49,6 +49,19 @@ LANE F abs(F x) {
     __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
+#define CORE_HALF 1
+// To the nearest, ties to even; numbers beyond the largest become it.
+LANE F within_half(F x) { return min(set1(65504), max(set1(-65504), x)); }
+LANE __m128i narrow_half(__m256 x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
+LANE void store_half(uint16_t *p, F x) {
+    x = within_half(x);
+    _mm_storeu_si128((__m128i *)p, narrow_half(x.a));
+    _mm_storeu_si128((__m128i *)(p + 8), narrow_half(x.b));
+}
+LANE F round_half(F x) {
+    x = within_half(x);
+    return {_mm256_cvtph_ps(narrow_half(x.a)), _mm256_cvtph_ps(narrow_half(x.b))};
+}
 
 LANE I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 LANE I iset1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }

@@ -15,12 +15,17 @@ LANE StatePiece source_of(const StateCall &c, long sequence) {
     return {c.raw, c.sources + sequence * c.table_stride, c.block_bytes};
 }
 
+// Where byte `at` of a state lies.
+LANE uint8_t *place_of(const StatePiece &s, long at) {
+    return s.raw + s.blocks[at / s.block_bytes] * s.block_bytes + at % s.block_bytes;
+}
+
 // Copies bytes of the state, from byte `begin` on, out of the blocks or into them.
 template <bool Store> static void copy_state(const StatePiece &s, long begin, long left, void *memory) {
     uint8_t *local = (uint8_t *)memory;
     while (left > 0) {
-        const long inside = begin % s.block_bytes, bytes = at_most(left, s.block_bytes - inside);
-        uint8_t *place = s.raw + s.blocks[begin / s.block_bytes] * s.block_bytes + inside;
+        const long bytes = at_most(left, s.block_bytes - begin % s.block_bytes);
+        uint8_t *place = place_of(s, begin);
         if (Store)
             memcpy(place, local, bytes);
         else
@@ -29,11 +34,10 @@ template <bool Store> static void copy_state(const StatePiece &s, long begin, lo
     }
 }
 
-// Some rows that lie in one block, one after the other.
-struct RowSpan {
-    uint8_t *state;
-    long rows;
-};
+// How many of `rows` rows from byte `at` on lie in one block, one after the other.
+LANE long rows_in_block(const StatePiece &s, long at, long rows, long row) {
+    return at_most(rows, (s.block_bytes - at % s.block_bytes) / row);
+}
 
 // Whether rows, from byte `begin` on, are updated where they lie, with their numbers of `item` bytes aligned: in one block, or in
 // several if no row crosses from one to the next. Only 16 bits gain by the latter; float32 is faster through a copy (13 ms beside
@@ -42,12 +46,6 @@ LANE bool rows_lie_whole(const StatePiece &s, long begin, long rows, long row, l
     const bool within_one = begin % s.block_bytes + rows * row <= s.block_bytes;
     const bool by_row = item == 2 && s.block_bytes % row == 0 && begin % row == 0;
     return (within_one || by_row) && ((uintptr_t)s.raw | s.block_bytes | begin) % item == 0;
-}
-
-// The first of `rows` rows from byte `begin` on, as many as lie in the same block.
-LANE RowSpan span_of(const StatePiece &s, long begin, long rows, long row) {
-    const long inside = begin % s.block_bytes;
-    return {s.raw + s.blocks[begin / s.block_bytes] * s.block_bytes + inside, at_most(rows, (s.block_bytes - inside) / row)};
 }
 
 LANE long state_item(int element) { return element == kCacheF32 ? 4 : 2; }

@@ -33,8 +33,9 @@ template <int Element> static void convolve(const StateCall *c, long sequence, l
     const long past = l.kernel - 1, count = last - channel;
     const StatePiece state = state_of(*c, sequence), source = source_of(*c, sequence);
     float recent[kStateTaps][kStateChannels]; // ring buffer: token t is at t modulo `kernel`
-    memset(recent, 0, sizeof recent);
-    if (!begins(*c, sequence))
+    if (begins(*c, sequence))
+        memset(recent, 0, sizeof recent);
+    else
         for (long i = 0; i < past; i++) copy_window<Element, false>(source, i * l.channels + channel, count, recent[i]);
     long newest = past;
     for (long row = c->cu_seqlens[sequence]; row < c->cu_seqlens[sequence + 1]; row++) {
@@ -226,31 +227,26 @@ static void update_rows(const StateLayer &l, const RowsJob &job) {
     }
 }
 
-// Passes tokens through the rows where they lie, block by block.
-static void update_in_blocks(const StateTask &t, const StatePiece &state, long at, long row) {
+// Passes tokens through the rows where they lie, block by block. source: where the first token reads them.
+static void update_in_blocks(const StateTask &t, const StatePiece &source, const StatePiece &state, long at, long row) {
     const StateLayer &l = *t.call->layer;
     for (long done = 0; done < t.job.rows;) {
-        const RowSpan span = span_of(state, at + done * row, t.job.rows - done, row);
         RowsJob job = t.job;
-        job.state = span.state, job.rows = span.rows, job.in += done, job.out += done;
+        job.rows = rows_in_block(state, at + done * row, t.job.rows - done, row);
+        job.from = place_of(source, at + done * row), job.state = place_of(state, at + done * row);
+        job.in += done, job.out += done;
         if (l.op == kMamba1) job.rate += done * l.length, job.decay += done;
         update_rows(l, job);
-        done += span.rows;
+        done += job.rows;
     }
 }
 
-// Puts the state before the step where the rows lie: zeros where the sequence begins.
-static void enter_blocks(const StateCall &c, long sequence, const StatePiece &state, long at, long rows, long row) {
-    const StatePiece source = source_of(c, sequence);
-    const bool first = begins(c, sequence);
-    if (!first && *source.blocks == *state.blocks) return;
+// Sets rows of a sequence that begins to zero where they lie.
+static void clear_blocks(const StatePiece &state, long at, long rows, long row) {
     for (long done = 0; done < rows;) {
-        const RowSpan span = span_of(state, at + done * row, rows - done, row);
-        if (first)
-            memset(span.state, 0, span.rows * row);
-        else
-            copy_state<false>(source, at + done * row, span.rows * row, span.state);
-        done += span.rows;
+        const long here = rows_in_block(state, at + done * row, rows - done, row);
+        memset(place_of(state, at + done * row), 0, here * row);
+        done += here;
     }
 }
 
@@ -261,29 +257,32 @@ static void state_update(const StateCall *c, long sequence, long task, float *me
     const long rows = at_most(c->unit, l.rows - row), width = row_width(l.length);
     const long item = state_item(l.element), row_bytes = l.length * item;
     const long at = recurrent_start(l) + (head * l.rows + row) * row_bytes;
-    const StatePiece state = state_of(*c, sequence);
+    const StatePiece state = state_of(*c, sequence), source = begins(*c, sequence) ? state : source_of(*c, sequence);
     const bool whole = rows_lie_whole(state, at, rows, row_bytes, item);
-    if (whole)
-        enter_blocks(*c, sequence, state, at, rows, row_bytes);
+    if (whole && begins(*c, sequence))
+        clear_blocks(state, at, rows, row_bytes);
+    else if (whole) // while the first token's vectors are made
+        fetch_state(place_of(source, at), at_most(kBytesAhead, rows_in_block(source, at, rows, row_bytes) * row_bytes));
     else if (begins(*c, sequence))
         memset(memory, 0, rows * row_bytes);
     else
-        copy_state<false>(source_of(*c, sequence), at, rows * row_bytes, memory);
+        copy_state<false>(source, at, rows * row_bytes, memory);
     StateTask t = {};
     t.call = c, t.head = head, t.row = row;
     t.vectors = memory + kStateRows * kStateRow, t.in = t.vectors + kStateTokens * 3 * kStateRow;
     t.out = t.in + kStateTokens * kStateRows, t.decay = t.out + kStateTokens * kStateRows;
     float beta[kStateTokens];
     t.beta = beta;
-    memset(t.vectors, 0, kStateTokens * 3 * width * sizeof(float));
+    const long tokens = c->cu_seqlens[sequence + 1] - c->cu_seqlens[sequence];
+    if (l.length < width) memset(t.vectors, 0, at_most(kStateTokens, tokens) * 3 * width * sizeof(float)); // the padding
     const bool mamba = l.op == kMamba1 || l.op == kMamba2;
     for (long first = c->cu_seqlens[sequence], end = c->cu_seqlens[sequence + 1]; first < end; first += kStateTokens) {
         t.first = first;
         const float *rate = l.op == kMamba1 ? l.rate + row * l.length : nullptr;
-        t.job = {memory, rows, l.length, at_most(kStateTokens, end - first), t.vectors, t.decay, t.beta, t.in, rate, t.out};
+        t.job = {memory, memory, rows, l.length, at_most(kStateTokens, end - first), t.vectors, t.decay, t.beta, t.in, rate, t.out};
         for (long i = 0; i < t.job.tokens; i++) mamba ? mamba_token(t, i) : delta_token(t, i);
         if (whole)
-            update_in_blocks(t, state, at, row_bytes);
+            update_in_blocks(t, first == c->cu_seqlens[sequence] ? source : state, state, at, row_bytes);
         else
             update_rows(l, t.job);
         for (long i = 0; i < t.job.tokens; i++) mamba ? mamba_out(t, i) : delta_out(t, i);
