@@ -7,6 +7,7 @@ sample. Called by: the model runner.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np

@@ -23,7 +23,7 @@ template <int Element> LANE I index_part(const uint8_t *key, long i, long dim) {
 }
 
 // Sixteen keys side by side: word i of key k at to[16 * i + k], with room for a multiple of sixteen words. Four keys are
-// transposed at a time: storing number by number took as long as sixteen heads' products.
+// transposed at a time.
 template <int Element> static void index_spread(const uint8_t *const (&from)[16], long dim, uint32_t *to) {
     for (long i = 0, words = index_words(Element, dim); i < words; i += 16)
         for (long k = 0; k < 16; k += 4) {
@@ -39,8 +39,8 @@ LANE const uint8_t *index_key(const IndexCall &c, long sequence, long key) {
     return c.cache + (size_t)(slot / c.block_size) * c.block_bytes + c.offset + slot % c.block_size * c.dim * bytes;
 }
 
-// The keys [first, first + 16) of a sequence; those from `end` on are the last one again, and nobody reads their scores. A division
-// for each key would take a fifth of the time.
+// The keys [first, first + 16) of a sequence; those from `end` on are the last one again, and nobody reads their scores. Within
+// a block nothing is divided for each key.
 LANE void index_keys(const IndexCall &c, long sequence, long first, long end, const uint8_t *(&to)[16]) {
     const bool in_one_block = !c.tails && c.block_size % 16 == 0; // `first` is a multiple of 16
     const long bytes = c.dim * (c.element == kCacheF32 ? 4 : 2);
