@@ -5,7 +5,7 @@ Owns: `RanksObserver`. Never does: end a rank. Called by: the engine core.
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from core.engine.observer import Engine, EngineObserver, EngineStart
 
@@ -28,7 +28,7 @@ class RanksObserver(EngineObserver):
 
     def attach(self, engine: Engine) -> None:
         """Keep the executor, and the numbers that clients get."""
-        self._executor = engine.executor
+        self._executor: Any = engine.executor
         self._engine = engine
         self._scheduler = engine.scheduler
 
