@@ -212,24 +212,31 @@ def _places(settings: Settings, config: Mapping[str, Any]) -> tuple[dict[str, Pl
     for name, placeholder in modalities_of(config).items():
         keys = (f"{name}_token_id", f"{name}_token_index")
         token = next((config[key] for key in keys if config.get(key) is not None), None)
-        package, title = ("PIL", "Pillow") if name == IMAGE else ("av", "PyAV")
         if not limits[name]:
             refusals[name] = f"--limit-mm-per-prompt allows no {NOUNS[name]}s"
         elif token is None:
             refusals[name] = f"the configuration has no {keys[0]}"
-        elif importlib.util.find_spec(package) is None:
-            refusals[name] = f"{title} is not installed; install core-engine[media]"
-        elif name == IMAGE and kind in OF_TIMM and not all(map(importlib.util.find_spec, ("timm", "torchvision"))):
-            refusals[name] = "its tower of pictures needs timm and torchvision, which are not installed"
-        elif name in OPTIONAL.get(kind, ()) and not config.get(TOWER_CONFIGS[name]):
-            refusals[name] = f"this checkpoint has no tower of {NOUNS[name]}s"
-        elif name == AUDIO and config.get("has_lora_adapter"):
-            refusals[name] = "its sounds need the checkpoint's own adapter (has_lora_adapter), which is not served"
+        elif why := _lacking(name, kind, config):
+            refusals[name] = why
         else:
             shown = SHOWN.get(kind, "") if name == AUDIO else ""
             closing = CLOSINGS.get(kind, {}).get(name)
             places[name] = Place(placeholder, int(token), shown, closing and int(config.get(*closing)))
     return places, refusals
+
+
+def _lacking(name: str, kind: str, config: Mapping[str, Any]) -> str:
+    """Return what this installation or checkpoint lacks for a modality of a model type; empty: nothing."""
+    package, title = ("PIL", "Pillow") if name == IMAGE else ("av", "PyAV")
+    if importlib.util.find_spec(package) is None:
+        return f"{title} is not installed; install core-engine[media]"
+    if name == IMAGE and kind in OF_TIMM and not all(map(importlib.util.find_spec, ("timm", "torchvision"))):
+        return "its tower of pictures needs timm and torchvision, which are not installed"
+    if name in OPTIONAL.get(kind, ()) and not config.get(TOWER_CONFIGS[name]):
+        return f"this checkpoint has no tower of {NOUNS[name]}s"
+    if name == AUDIO and config.get("has_lora_adapter"):
+        return "its sounds need the checkpoint's own adapter (has_lora_adapter), which is not served"
+    return ""
 
 
 def transcribes(manifest: CheckpointManifest) -> bool:

@@ -190,8 +190,7 @@ class Worker:
     @cached_property
     def _adapter_share(self) -> AdapterShare:
         """What this worker holds of adapters."""
-        spec = self._fitting.spec
-        return AdapterShare(spec, WHOLE if self.ranks is None else self.ranks.part_of(spec))
+        return AdapterShare(self._fitting.spec, WHOLE if self.ranks is None else self.ranks.part_of(self._fitting.spec))
 
     @cached_property
     def _formats(self) -> dict[str, AdapterFormat]:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from core.api.adapters import AdapterFacts
 from core.api.errors import EngineDeadError
 from core.api.sampling_params import SamplingParams
 from core.api.stats import SchedulerStats
@@ -25,10 +23,10 @@ from core_frontend.api.pooling_outputs import PooledOutput, PoolingOutput, Pooli
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.async_engine import AsyncEngine
 from core_frontend.library.absent import AbsentNames
-from core_frontend.library.adapter_methods import unloaded
 from core_frontend.library.arguments import keywords_of, one_id, several_ids, tags_of
+from core_frontend.library.async_adapters import AsyncAdapterMethods
 from core_frontend.library.keywords import refuse_keywords
-from core_frontend.library.lora_request import LoRARequest, checked
+from core_frontend.library.lora_request import LoRARequest
 from core_frontend.library.media_prompts import MediaReader
 from core_frontend.library.named_calls import CALLS, named_call
 from core_frontend.library.pooled import as_tensor, whole_answer
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class AsyncLLM(AbsentNames):
+class AsyncLLM(AsyncAdapterMethods, AbsentNames):
     """A model in a process of its own. Use it from one event loop.
 
     model: path or hub name; None is the embedded default. Every keyword is an engine argument. Raises ConfigError with
@@ -111,15 +109,9 @@ class AsyncLLM(AbsentNames):
         refuse_keywords(options, self.generate)
         one_id(request_id)
         engine = await self._running()
-        terms = RequestTerms(priority=priority, adapter=await self._adapter(engine, lora_request))
         if self._media is not None and self._media.concerns(prompt):
             prompt = await asyncio.to_thread(self._media.read, prompt)
-        name = "" if self._media is None or terms.adapter is not None else self._media.adapter(prompt)
-        if name:
-            loaded = await engine.adapters.find(name)
-            if loaded is None:
-                raise unloaded(name)
-            terms = replace(terms, adapter=loaded.facts)
+        terms = RequestTerms(priority=priority, adapter=await self._adapter(engine, lora_request, prompt))
         outputs = engine.generate(prompt, sampling_params, request_id, terms)
         try:
             async for output in outputs:
@@ -347,49 +339,6 @@ class AsyncLLM(AbsentNames):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Load an adapter, so that the first request that uses it does not wait. Raises RequestError."""
-        return await self._adapter(await self._running(), lora_request) is not None
-
-    async def remove_lora(self, lora_id: int) -> bool:
-        """Unload an adapter; False: there is none with this number. Requests that use it run to their end."""
-        name = self._lora_ids.pop(lora_id, None)
-        adapters = (await self._running()).adapters
-        if name is None or await adapters.find(name) is None:
-            return False
-        await adapters.unload(name)
-        return True
-
-    async def list_loras(self) -> set[int]:
-        """Return the numbers of the adapters that were loaded with one."""
-        engine = await self._running()
-        names = [] if engine.config.adapters is None else [row.name for row in await engine.adapters.rows()]
-        return {number for number, name in self._lora_ids.items() if name in names}
-
-    async def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter in memory while it is unused; False: there is none with this number."""
-        if lora_id not in await self.list_loras():
-            return False
-        await (await self._running()).adapters.pin(self._lora_ids[lora_id])
-        return True
-
-    async def _adapter(self, engine: AsyncEngine, given: LoRARequest | None) -> AdapterFacts | None:
-        """Return what a request needs to know of its adapter, which is loaded if it is not. Raises RequestError."""
-        config = engine.config.adapters
-        wanted = checked(given, is_served=config is not None)
-        if wanted is None:
-            default = None if config is None or not config.default else await engine.adapters.find(config.default)
-            return None if default is None else default.facts
-        loaded = await engine.adapters.find(wanted.name)
-        if wanted.lora_int_id:
-            self._lora_ids[wanted.lora_int_id] = wanted.name
-        if loaded is None or wanted.load_inplace:
-            loaded = await engine.adapters.load(wanted.name, replaces=wanted.load_inplace, **wanted.source())
-            if wanted.shared is not None:
-                wanted.shared.digest = loaded.digest
-        wanted.check_same(loaded.path, loaded.digest)
-        return loaded.facts
 
     async def _running(self) -> AsyncEngine:
         if self._stopped:

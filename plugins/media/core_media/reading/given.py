@@ -38,12 +38,7 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
     sources: list[MediaSource] = []
     for name in dict.fromkeys([*data, *uuids]):
         assert config is not None
-        if name not in config.places:
-            taken = " and ".join(f"'{each}'" for each in config.places)
-            why = f" ({config.refusals[name]})" if name in config.refusals else ""
-            raise RequestError(f"{DATA} has {name!r}; this model takes {taken} only{why}.", param=DATA)
-        if options and name != IMAGE:
-            raise RequestError(f"{OPTIONS} concerns pictures; leave it out with {NOUNS[name]}s.", param=OPTIONS)
+        _check_modality(name, config, options)
         for index, (item, uuid) in enumerate(_with_ids(data.get(name), uuids.get(name), name)):
             place = f"{DATA}['{name}'][{index}]"
             check_room(index, config, place, DATA, name)
@@ -58,6 +53,16 @@ def given_media(prompt: Mapping[str, Any], config: MediaConfig | None, reason: s
                 continue
             sources.append(_source(item, place, name, options).name(uuid))
     return sources
+
+
+def _check_modality(name: str, config: MediaConfig, options: Mapping[str, Any]) -> None:
+    """Raise RequestError for a modality that the model does not take, or to which the options do not apply."""
+    if name not in config.places:
+        taken = " and ".join(f"'{each}'" for each in config.places)
+        why = f" ({config.refusals[name]})" if name in config.refusals else ""
+        raise RequestError(f"{DATA} has {name!r}; this model takes {taken} only{why}.", param=DATA)
+    if options and name != IMAGE:
+        raise RequestError(f"{OPTIONS} concerns pictures; leave it out with {NOUNS[name]}s.", param=OPTIONS)
 
 
 def set_options(sources: list[MediaSource], options: Mapping[str, Any] | None) -> None:
