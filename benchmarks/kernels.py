@@ -1,6 +1,6 @@
 """Times the native kernels a shape at a time, beside the machine's limits.
 
-    python -m benchmarks.kernels [--threads 2] [--model smollm2] [--rows 1,8,64,512] [--formats q4_1/int8,...]
+    python -m benchmarks.kernels [--threads 2] [--model smollm2] [--rows 1,8,64,512] [--formats q4_1/int8,...] [--isa amx]
 
 Prints the machine's measured limits (reading memory; products in registers on one core, times the threads: peak.c),
 then microseconds a call, GB/s of packed weights, GFLOP/s, and the share of the limit that binds: the least time that
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from core_platforms.cpu.extension import check_isa, kernels_or_reason
 from core_platforms.cpu.kernels import NativeKernels
 from core_quantization.online.rounding import quantize
 from core_runtime.weights.formats import CanonicalWeight, Dense, IntGroups
@@ -108,9 +109,13 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", choices=LAYERS, default="smollm2")
     parser.add_argument("--rows", default="1,8,64,512")
+    parser.add_argument("--isa", help="the instruction set; by default the best one of this processor")
     parser.add_argument("--formats", default=",".join(FORMATS), help=f"also {', '.join(MORE_FORMATS)}; all: every one")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.isa:
+        check_isa(native := kernels_or_reason(), args.isa)
+        native.set_isa(args.isa)
     kernels = NativeKernels(args.threads)
     print(kernels.numerics, f"{args.threads} threads")
     limits = measure_limits(args.threads)
