@@ -1,6 +1,6 @@
 """Times the native kernels a shape at a time, beside the machine's limits.
 
-    python -m benchmarks.kernels [--threads 2] [--model smollm2] [--rows 1,8,64,512] [--formats q4_1/int8,...] [--isa amx]
+    python -m benchmarks.kernels [--threads 2] [--model smollm2|llama-8b] [--rows 1,8,64,512] [--formats q4_1/int8,...] [--isa amx]
 
 Prints the machine's measured limits (reading memory; products in registers on one core, times the threads: peak.c),
 then microseconds a call, GB/s of packed weights, GFLOP/s, and the share of the limit that binds: the least time that
@@ -26,7 +26,10 @@ from core_platforms.cpu.kernels import NativeKernels
 from core_quantization.online.rounding import quantize
 from core_runtime.weights.formats import CanonicalWeight, Dense, IntGroups
 
-LAYERS = {"smollm2": (30, [(960, 576), (576, 576), (3072, 576), (576, 1536)], (49152, 576))}
+LAYERS = {  # layers, the shapes of each, the head
+    "smollm2": (30, [(960, 576), (576, 576), (3072, 576), (576, 1536)], (49152, 576)),
+    "llama-8b": (2, [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)], (32768, 4096)),
+}
 FORMATS = ("q4_1/int8", "q4_0/int8", "q8_0/int8", "int8_groups/int8", "int8_channel/int8_row", "bf16/bf16")
 MORE_FORMATS = ("bf16/none", "int8_channel/int8", "fp8_e4m3/bf16", "nf4/bf16", "fp4/bf16", "mxfp4/int8", "nvfp4/int8")
 GROUPS = {"q4_1": (4, True), "q4_0": (4, False), "q8_0": (8, False)}

@@ -140,8 +140,8 @@ def test_arm_has_the_bits_of_avx2(programs):
 
 
 def test_tiles_have_the_bits_of_vectors(programs):
-    """AMX, with tiles in plain C++: no processor at hand and no emulator has them."""
+    """AMX, with tiles in plain C++, for machines without them: emulators have none either."""
     done = ended(emulator("x86_64"), "-cpu", "Haswell", programs("x86_64", tiles=True), "digests")
     tables = digests(done.stdout)
     assert other_bits(tables["amx"], tables["avx2"]) == []
-    assert int(done.stderr.split()[0]) > 10_000, "tiles that were multiplied"
+    assert int(done.stderr.split()[0]) > 5_000, "tiles that were multiplied"

@@ -6,7 +6,7 @@ struct PlainTile {
     uint8_t bytes[16][64];
     long rows, row_bytes;
 };
-static thread_local PlainTile tiles[3];
+static thread_local PlainTile tiles[8];
 static thread_local bool configured = false;
 
 struct Multiplied { // how many products tiles made, told at the end: a check that uses none proves nothing
@@ -18,43 +18,57 @@ static Multiplied multiplied;
 LANE void require(bool holds) {
     if (!holds) abort();
 }
-LANE void tiles_begin(long step) {
+LANE void tiles_begin(long first, long second, long step) {
     require(!configured && step % 4 == 0 && step > 0 && step <= 64);
-    const long rows[] = {16, 16, step / 4}, row_bytes[] = {64, step, 64};
-    for (int i = 0; i < 3; i++) {
+    require(first > 0 && first <= 16 && second > 0 && second <= 16);
+    for (int i = 0; i < 8; i++) {
         memset(tiles[i].bytes, 0xa5, sizeof tiles[i].bytes); // results must not depend on what was there
-        tiles[i].rows = rows[i], tiles[i].row_bytes = row_bytes[i];
+        tiles[i].rows = i > 5 ? step / 4 : i < 2 || i == 4 ? first : second;
+        tiles[i].row_bytes = i == 4 || i == 5 ? step : 64;
     }
     configured = true;
 }
-LANE void tiles_end() {
+LANE void tiles_end() { configured = false; }
+template <int Tile> LANE void tile_clear() {
     require(configured);
-    configured = false;
+    memset(tiles[Tile].bytes, 0, sizeof tiles[Tile].bytes);
 }
-LANE void tile_clear() {
+template <int Tile> LANE void tile_load(const void *from, long stride) {
     require(configured);
-    memset(tiles[0].bytes, 0, sizeof tiles[0].bytes);
+    for (long r = 0; r < tiles[Tile].rows; r++)
+        memcpy(tiles[Tile].bytes[r], (const uint8_t *)from + r * stride, tiles[Tile].row_bytes);
 }
-LANE void tile_fill(PlainTile &tile, const uint8_t *from, long stride) {
+template <int Tile> LANE void tile_store(void *to, long stride) {
     require(configured);
-    for (long r = 0; r < tile.rows; r++) memcpy(tile.bytes[r], from + r * stride, tile.row_bytes);
+    for (long r = 0; r < tiles[Tile].rows; r++)
+        memcpy((uint8_t *)to + r * stride, tiles[Tile].bytes[r], tiles[Tile].row_bytes);
 }
-LANE void tile_inputs(const uint8_t *x, long stride) { tile_fill(tiles[1], x, stride); }
-LANE void tile_weights(const uint8_t *w, long stride) { tile_fill(tiles[2], w, stride); }
-LANE void tile_multiply() { // TDPBSUD: signed bytes of the first operand, unsigned ones of the second, sums modulo 2^32
+LANE void require_shapes(const PlainTile &sums, const PlainTile &inputs, const PlainTile &weights) {
+    require(configured && sums.rows == inputs.rows && inputs.row_bytes == 4 * weights.rows);
     multiplied.tiles++;
-    require(configured && tiles[1].row_bytes == 4 * tiles[2].rows);
-    for (long m = 0; m < tiles[1].rows; m++)
-        for (long k = 0; k < tiles[2].rows; k++)
+}
+// TDPBSSD and TDPBSUD: signed bytes of the inputs, signed or unsigned ones of the weights, sums modulo 2^32.
+template <int Sums, int Inputs, int Weights, bool Signed> LANE void tile_multiply() {
+    PlainTile &sums = tiles[Sums];
+    const PlainTile &inputs = tiles[Inputs], &weights = tiles[Weights];
+    require_shapes(sums, inputs, weights);
+    for (long m = 0; m < inputs.rows; m++)
+        for (long k = 0; k < weights.rows; k++)
             for (long n = 0; n < 16; n++) {
                 uint32_t sum;
-                memcpy(&sum, tiles[0].bytes[m] + 4 * n, 4);
-                for (long i = 0; i < 4; i++)
-                    sum += (uint32_t)((int8_t)tiles[1].bytes[m][4 * k + i] * (int)tiles[2].bytes[k][4 * n + i]);
-                memcpy(tiles[0].bytes[m] + 4 * n, &sum, 4);
+                memcpy(&sum, sums.bytes[m] + 4 * n, 4);
+                for (long i = 0; i < 4; i++) {
+                    const uint8_t byte = weights.bytes[k][4 * n + i];
+                    sum += (uint32_t)((int8_t)inputs.bytes[m][4 * k + i] * (Signed ? (int)(int8_t)byte : (int)byte));
+                }
+                memcpy(sums.bytes[m] + 4 * n, &sum, 4);
             }
 }
-LANE void tile_sums(int32_t *sums) {
-    require(configured);
-    memcpy(sums, tiles[0].bytes, sizeof tiles[0].bytes);
+// No set of this program rounds inputs of products to bf16, so none multiplies tiles of them.
+template <int, int, int> LANE void tile_multiply_bf16() { require(false); }
+LANE I sub_bytes(I a, I b) {
+    alignas(64) uint8_t left[64], right[64];
+    istore(left, a), istore(right, b);
+    for (int i = 0; i < 64; i++) left[i] = (uint8_t)(left[i] - right[i]);
+    return iload(left);
 }

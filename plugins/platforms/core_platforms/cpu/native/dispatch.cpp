@@ -3,8 +3,8 @@
 //
 // A table is offered only where its file was compiled and the processor and the operating system both report support:
 // cpuid and xgetbv on x86-64, the kernel's capability bits on aarch64 under Linux (elsewhere the plain NEON that
-// every aarch64 has). AMX needs a permission besides, which a process has to ask for. Its kernels were never run on a
-// processor that has it: a test builds them upon tiles in plain C++, and compares their bits.
+// every aarch64 has). AMX needs a permission besides, which a process has to ask for. For processors without it, a test
+// builds its kernels upon tiles in plain C++, and compares their bits.
 #include "native.h"
 
 #include <atomic>

@@ -40,7 +40,7 @@ namespace {
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
-    CORE_TABLE_NAME, staged_bytes, stage,      linear,      norm,      rotary,
+    CORE_TABLE_NAME, staged_bytes, stage,      kTableRowBlock, row_chunk, linear,      norm,      rotary,
     gated,           activate, add_rows,     open_rows, scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
     route,           combine,      logprobs,   low_rank_inner, low_rank_outer, state_convolve, state_select, state_update, state_finish,
     index_write,     index_scores,

@@ -46,6 +46,21 @@ template <int R, int V> LANE void move_block(F (&from)[R][V], F (&to)[R][V]) { /
         for (int v = 0; v < V; v++) to[r][v] = from[r][v], from[r][v] = zero();
 }
 
+// Writes sums of the outputs from n on: with a scale, a bias, or to what is there, as the call asks.
+LANE void finish(const LinearCall &c, long n, long row, F value) {
+    const PackedLinear &l = *c.weight;
+    const long lanes = at_most(l.n - n, 16);
+    if (lanes <= 0) return;
+    float *out = c.out + row * c.out_stride + n;
+    if (l.row_scale) value = mul(value, load(l.row_scale + n));
+    if (l.bias) value = add(value, load(l.bias + n));
+    if (c.accumulate) value = add(value, lanes == 16 ? load(out) : load_part(out, lanes));
+    if (lanes == 16)
+        store(out, value);
+    else
+        store_part(out, value, lanes);
+}
+
 template <class Kind, int R, int V> LANE void block(const LinearCall &c, long panel, long vector, long row) {
     const PackedLinear &l = *c.weight;
     F acc[R][V];
@@ -66,22 +81,8 @@ template <class Kind, int R, int V> LANE void block(const LinearCall &c, long pa
         if (segment + 1 == l.segments) break;
         move_block<R, V>(acc, waiting[level]);
     }
-    for (int v = 0; v < V; v++) {
-        long n = panel * kPanel + (vector + v) * 16;
-        long lanes = l.n - n < 16 ? l.n - n : 16;
-        if (lanes <= 0) continue;
-        for (int r = 0; r < R; r++) {
-            float *out = c.out + (row + r) * c.out_stride + n;
-            F value = acc[r][v];
-            if (l.row_scale) value = mul(value, load(l.row_scale + n));
-            if (l.bias) value = add(value, load(l.bias + n));
-            if (c.accumulate) value = add(value, lanes == 16 ? load(out) : load_part(out, lanes));
-            if (lanes == 16)
-                store(out, value);
-            else
-                store_part(out, value, lanes);
-        }
-    }
+    for (int v = 0; v < V; v++)
+        for (int r = 0; r < R; r++) finish(c, panel * kPanel + (vector + v) * 16, row + r, acc[r][v]);
 }
 
 template <class Kind, int R> static __attribute__((noinline)) long blocks(const LinearCall &c, long panel, long row, long end) {
@@ -106,30 +107,15 @@ template <class Kind> static void panel_rows(const LinearCall &c, long panel, lo
     blocks<Kind, 1>(c, panel, row, end);
 }
 
-#ifdef CORE_TILES
-constexpr long kStepRows = kTileRows;
-
-// Multiplies whole blocks of sixteen rows; returns the first row that is left. Groups that end with a smaller part, which
-// would need tiles of another shape, are left to vectors.
-template <class Kind> static long tile_blocks(const LinearCall &c, long panel, long row, long end) {
-    const PackedLinear &l = *c.weight;
-    if (end - row < kTileRows || l.group % l.input_group || tile_step(l.input_group) < 8) return row;
-    tiles_begin(tile_step(l.input_group));
-    for (; row + kTileRows <= end; row += kTileRows) {
-        block<Kind, kTileRows, 1>(c, panel, 0, row);
-        block<Kind, kTileRows, 1>(c, panel, 1, row);
-    }
-    tiles_end();
-    return row;
+#if defined(CORE_TILES)
+#include "linear_tiles.inc.h"
+#include "linear_tile_groups.inc.h"
+#elif defined(CORE_BF16_DOT)
+static bool bf16_rows(const LinearCall &c, long panel, long begin, long end) {
+    panel_rows<BF16DotKind>(c, panel, begin, end);
+    return true;
 }
-#else
-constexpr long kStepRows = kRowBlock;
-template <class Kind> LANE long tile_blocks(const LinearCall &, long, long row, long) { return row; }
 #endif
-
-template <class Kind> static void int_rows(const LinearCall &c, long panel, long begin, long end) {
-    panel_rows<Kind>(c, panel, tile_blocks<Kind>(c, panel, begin, end), end);
-}
 
 template <class Decode> LANE void float_groups(const LinearCall &c, long panel, long begin, long end) {
 #ifdef CORE_BF16_DOT
@@ -145,10 +131,21 @@ template <int Bits> LANE void int_groups(const LinearCall &c, long panel, long b
     const PackedLinear &l = *c.weight;
     constexpr Integers kStored = Bits == 4 ? kNibbles : kBytes;
     if (l.activation != kQuantInt8) return panel_rows<GroupFloatKind<IntDecode<Bits>>>(c, panel, begin, end);
-    if (l.input_groups == 1 && !l.has_minimum && !l.has_zeros) return int_rows<RowDotKind<kStored>>(c, panel, begin, end);
-    if (l.has_zeros) return int_rows<IntDotKind<kStored, true, true>>(c, panel, begin, end);
-    if (l.input_parts > 1) return int_rows<IntDotKind<kStored, true, false>>(c, panel, begin, end);
-    int_rows<IntDotKind<kStored, false, false>>(c, panel, begin, end);
+    const bool row = l.input_groups == 1 && !l.has_minimum && !l.has_zeros;
+#ifdef CORE_TILES
+    begin = row && Bits == 8 ? byte_rows(c, panel, begin, end) : row ? begin : tile_groups<kStored>(c, panel, begin, end);
+#endif
+    if (row) return panel_rows<RowDotKind<kStored>>(c, panel, begin, end);
+    if (l.has_zeros) return panel_rows<IntDotKind<kStored, true, true>>(c, panel, begin, end);
+    if (l.input_parts > 1) return panel_rows<IntDotKind<kStored, true, false>>(c, panel, begin, end);
+    panel_rows<IntDotKind<kStored, false, false>>(c, panel, begin, end);
+}
+
+LANE void table_groups(const LinearCall &c, long panel, long begin, long end) {
+#ifdef CORE_TILES
+    begin = tile_groups<kTableNibbles>(c, panel, begin, end);
+#endif
+    panel_rows<IntDotKind<kTableNibbles, false, false>>(c, panel, begin, end);
 }
 
 // Multiplies by an expanded panel, and meanwhile brings the packed panel that is expanded next into the cache, a slice for
@@ -157,11 +154,11 @@ template <void (*Rows)(const LinearCall &, long, long, long)>
 static void rows_and_next(const LinearCall &c, const PackedLinear &packed, long panel, long begin, long end) {
     const uint8_t *next = c.next ? c.next : packed.data + (panel + 1) * packed.panel_bytes;
     const long bytes = c.next || panel + 1 < packed.panels ? (long)packed.panel_bytes : 0;
-    const long slice = bytes * kStepRows / (end - begin) / 64 * 64 + 64;
+    const long slice = bytes * kRowBlock / (end - begin) / 64 * 64 + 64;
     const uint8_t *stop = next + bytes;
-    for (long row = begin; row < end; row += kStepRows) {
+    for (long row = begin; row < end; row += kRowBlock) {
         for (const uint8_t *last = next + slice; next < last && next < stop; next += 64) __builtin_prefetch(next, 0, 2);
-        Rows(c, panel, row, at_most(row + kStepRows, end));
+        Rows(c, panel, row, at_most(row + kRowBlock, end));
     }
 }
 
@@ -169,6 +166,9 @@ static void rows_and_next(const LinearCall &c, const PackedLinear &packed, long 
 template <int Bits, bool Table> static bool planes(const LinearCall &c, long panel, long begin, long end) {
     const PackedLinear &l = *c.weight;
     const bool integers = l.activation == kQuantInt8;
+#ifdef CORE_TILES
+    if (integers) begin = tile_planes<Bits, Table>(c, panel, begin, end);
+#endif
     if constexpr (kDirectPlanes) {
         if (integers && end - begin <= (Table ? kDirectRows : kMostDirect<Bits>)) {
             if (l.has_zeros)
@@ -187,9 +187,17 @@ template <int Bits, bool Table> static bool planes(const LinearCall &c, long pan
     if (!integers)
         rows_and_next<panel_rows<GroupFloatKind<IntDecode<8>>>>(call, l, panel, begin, end);
     else if (l.has_zeros)
-        rows_and_next<int_rows<IntDotKind<kSmallBytes, false, true>>>(call, l, panel, begin, end);
+        rows_and_next<panel_rows<IntDotKind<kSmallBytes, false, true>>>(call, l, panel, begin, end);
     else
-        rows_and_next<int_rows<IntDotKind<Table ? kBytes : kSmallBytes, false, false>>>(call, l, panel, begin, end);
+        rows_and_next<panel_rows<IntDotKind<Table ? kBytes : kSmallBytes, false, false>>>(call, l, panel, begin, end);
+    return true;
+}
+
+LANE bool bf16(const LinearCall &c, long panel, long begin, long end) {
+#ifdef CORE_BF16_DOT
+    if (c.weight->activation == kRoundBF16) return bf16_rows(c, panel, begin, end);
+#endif
+    panel_rows<BF16Kind>(c, panel, begin, end);
     return true;
 }
 
@@ -201,19 +209,16 @@ LANE void plain_or_groups(const LinearCall &c, long panel, long begin, long end)
     case kInt4: return int_groups<4>(c, panel, begin, end);
     case kInt8: return int_groups<8>(c, panel, begin, end);
     case kCode4:
-        if (l.activation == kQuantInt8) return int_rows<IntDotKind<kTableNibbles, false, false>>(c, panel, begin, end);
+        if (l.activation == kQuantInt8) return table_groups(c, panel, begin, end);
         return float_groups<CodeDecode>(c, panel, begin, end);
     case kE4M3: return float_groups<NarrowDecode<E4M3>>(c, panel, begin, end);
     case kE5M2: return float_groups<NarrowDecode<E5M2>>(c, panel, begin, end);
     }
-#ifdef CORE_BF16_DOT
-    if (l.activation == kRoundBF16) return panel_rows<BF16DotKind>(c, panel, begin, end);
-#endif
-    panel_rows<BF16Kind>(c, panel, begin, end);
 }
 
 static bool linear(const LinearCall *c, long panel, long begin, long end) {
     switch (c->weight->format) {
+    case kBF16: return bf16(*c, panel, begin, end);
     case kPlanes2: return planes<2, false>(*c, panel, begin, end);
     case kPlanes3: return planes<3, false>(*c, panel, begin, end);
     case kPlanes4: return planes<4, false>(*c, panel, begin, end);

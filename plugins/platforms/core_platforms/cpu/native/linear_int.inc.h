@@ -3,16 +3,9 @@
 // All unsigned; table entries are below 16, small bytes below 128.
 enum Integers { kNibbles, kTableNibbles, kBytes, kSmallBytes };
 
-#ifdef CORE_TILES
-#include "linear_tiles.inc.h"
-#endif
-
 // acc + the products of `size` inputs of a group with the group's integers.
 template <Integers Stored, int R, int V>
 LANE void int_dot(const uint8_t *w, const uint8_t *x, long stride, long size, I table, I (&dot)[R][V]) {
-#ifdef CORE_TILES
-    if constexpr (R == kTileRows) return tile_dot<Stored>(w, x, stride, size, table, dot);
-#endif
     constexpr bool kPairs = Stored == kNibbles || Stored == kTableNibbles, kWhole = Stored == kBytes;
     constexpr long kStep = kPairs ? 8 : 4;
     for (long k = 0; k < size; k += kStep, w += kPanel * 4, x += kStep) {

@@ -11,6 +11,7 @@
 constexpr long kPanel = 32; // outputs packed side by side: two vectors of 16 lanes
 constexpr long kRowChunk = 96;         // rows per tile: its staged rows stay in the second-level cache
 constexpr long kRowBlock = 12;         // rows that the widest inner block handles at once
+constexpr long kMostRowChunk = 256;    // the largest chunk that a table may ask for (KernelTable::row_chunk)
 constexpr long kSmallElements = 32768; // below this, waking a thread costs more than it saves
 constexpr long kCombineRanges = 8; // ranges of experts with separate sums
 constexpr int kSegmentLevels = 3; // depth of the binary tree that adds at most eight segments
@@ -557,6 +558,8 @@ struct KernelTable {
     // Bytes of one staged row; 0 when rows are read in place.
     size_t (*staged_bytes)(const PackedLinear *);
     void (*stage)(const LinearCall *, long begin, long end);
+    long row_block;                           // rows that its widest inner block handles at once
+    long (*row_chunk)(const PackedLinear *); // most rows that a tile of a product should have
     bool (*linear)(const LinearCall *, long panel, long begin, long end); // false: out of memory
     void (*norm)(const NormCall *, long begin, long end);
     void (*rotary)(const RotaryCall *, long begin, long end);

@@ -8,8 +8,8 @@
 
 namespace {
 
-// Sums of a gated product: room for at least one panel of each half.
-constexpr long kGatedFloats = kRowChunk * 2 * kPanel;
+// Sums of a gated product that stay in the cache, and room for one panel of each half.
+constexpr long kGatedFloats = kRowChunk * 2 * kPanel, kMostGatedFloats = kMostRowChunk * 2 * kPanel;
 constexpr long kStageElements = 16384; // below this, the caller stages alone
 
 struct LinearJob {
@@ -36,9 +36,9 @@ void panels_apart(const LinearJob &job, long panel, long count, long begin, long
 // Computes panels [panel, last) of the first half and their counterparts in the second. Their sums never leave the
 // cache; as many panels are computed at a time as fit, so that neighbouring panels are read in sequence.
 void gated_panels(const LinearJob &job, long panel, long last, long begin, long end) {
-    float sums[kGatedFloats];
+    float sums[kMostGatedFloats];
     const LinearRun &run = *job.run;
-    const long rows = end - begin, room = kGatedFloats / (2 * kPanel * rows);
+    const long rows = end - begin, fit = kGatedFloats / (2 * kPanel * rows), room = fit ? fit : 1;
     for (long count; panel < last; panel += count) {
         count = at_most(last - panel, room);
         const long width = count * kPanel;
@@ -157,9 +157,10 @@ bool run_product(const LinearRun &run, const LowRankWork *updates) {
         return false; // out of memory
     }
     job.panels = run.gated ? weight->panels / 2 : weight->panels;
-    long row_tiles = ceil_div(rows, kRowChunk), panels = job.panels * row_tiles / (pool_size() * 8);
+    const long row_block = job.table->row_block;
+    long row_tiles = ceil_div(rows, job.table->row_chunk(weight)), panels = job.panels * row_tiles / (pool_size() * 8);
     // Whole row blocks, so that only the last tile runs the slower narrow blocks.
-    job.rows_a_tile = ceil_div(ceil_div(rows, row_tiles), kRowBlock) * kRowBlock;
+    job.rows_a_tile = ceil_div(ceil_div(rows, row_tiles), row_block) * row_block;
     row_tiles = ceil_div(rows, job.rows_a_tile);
     job.panels_a_tile = panels < 1 ? 1 : at_most(panels, job.panels);
     job.panel_tiles = ceil_div(job.panels, job.panels_a_tile);

@@ -8,11 +8,11 @@ LANE F load_padded(const float *x, long k, long end) { // x[k..k+16), zeros from
     if (k + 16 <= end) return load(x + k);
     return k < end ? load_part(x + k, end - k) : zero();
 }
-// Gathers the inputs that the weights k..k+16 multiply, zeros beyond the last.
-template <bool Ordered> LANE F load_inputs(const PackedLinear &l, const float *x, long k) {
-    if (!Ordered) return load_padded(x, k, l.k);
+// Gathers the inputs that the weights k..k+16 multiply, zeros from `end` on.
+template <bool Ordered> LANE F load_inputs(const PackedLinear &l, const float *x, long k, long end) {
+    if (!Ordered) return load_padded(x, k, end);
     float lanes[16] = {0};
-    for (long i = 0; i < 16 && k + i < l.k; i++) lanes[i] = x[l.order[k + i]];
+    for (long i = 0; i < 16 && k + i < end; i++) lanes[i] = x[l.order[k + i]];
     return load(lanes);
 }
 #include "rounding.inc.h"
@@ -31,7 +31,7 @@ template <bool Ordered> LANE void stage_bf16(const LinearCall &c, long row, cons
     const PackedLinear &l = *c.weight;
     uint8_t *out = c.staged + row * c.staged_stride;
     for (long k = 0, end = grouped_width(l); k < end; k += 16) {
-        F value = load_inputs<Ordered>(l, x, k);
+        F value = load_inputs<Ordered>(l, x, k, l.k);
 #ifdef CORE_BF16_DOT
         if (l.groups)
             store_bf16_apart((uint16_t *)out + k, value);
@@ -46,18 +46,19 @@ template <bool Ordered> LANE void stage_bf16(const LinearCall &c, long row, cons
 template <bool Ordered> LANE void stage_padded(const LinearCall &c, long row, const float *x) {
     const PackedLinear &l = *c.weight;
     float *out = (float *)(c.staged + row * c.staged_stride);
-    for (long k = 0, end = grouped_width(l); k < end; k += 16) store(out + k, load_inputs<Ordered>(l, x, k));
+    for (long k = 0, end = grouped_width(l); k < end; k += 16) store(out + k, load_inputs<Ordered>(l, x, k, l.k));
 }
 
 // Quantizes to signed bytes in -127..127 with one scale, and fills in the sums that the product needs.
 template <bool Ordered> LANE GroupMeta stage_group(const PackedLinear &l, const float *x, long begin, long end, int8_t *out) {
+    const long last = at_most(end, l.k); // the next group's inputs are none of this one's
     F peak = zero();
-    for (long k = begin; k < end; k += 16) peak = max(peak, abs(load_inputs<Ordered>(l, x, k)));
+    for (long k = begin; k < end; k += 16) peak = max(peak, abs(load_inputs<Ordered>(l, x, k, last)));
     float scale = largest(peak) / 127.0f;
     F inverse = set1(scale > 0 ? 1.0f / scale : 0);
     I total = izero();
     for (long k = begin; k < end; k += 16) {
-        I value = round_to_int(mul(load_inputs<Ordered>(l, x, k), inverse));
+        I value = round_to_int(mul(load_inputs<Ordered>(l, x, k, last), inverse));
         total = iadd(total, value);
         store_i8(out + k, value);
     }
@@ -86,13 +87,22 @@ template <bool Ordered> LANE void stage_row(const LinearCall &c, long row, const
     stage_padded<Ordered>(c, row, x);
 }
 
+// A tile reads the same bytes of sixteen rows, which would share a set of the cache if rows were whole pages apart.
+LANE size_t apart(size_t bytes) {
+#ifdef CORE_TILES
+    return bytes / 64 % 2 ? bytes : bytes + 64;
+#else
+    return bytes;
+#endif
+}
+
 // Bytes of what the product reads of one row; 0 where it reads the row in place.
 static size_t read_bytes(const PackedLinear *l) {
-    size_t padded = (size_t)(grouped_width(*l) + 63) / 64 * 64;
-    if (l->activation == kQuantInt8) return padded;
+    const size_t padded = (size_t)(grouped_width(*l) + 63) / 64 * 64;
+    if (l->activation == kQuantInt8) return apart(padded);
     if (l->activation == kRoundBF16) {
 #ifdef CORE_BF16_DOT
-        return padded * 2;
+        return apart(padded * 2);
 #else
         return padded * 4;
 #endif
@@ -130,3 +140,19 @@ static size_t staged_bytes(const PackedLinear *l) {
     const size_t read = read_bytes(l), apart = (size_t)(l->k + 15) / 16 * 64;
     return l->rounding.rule && !reads_rounded(*l) ? read + apart : read;
 }
+
+#ifdef CORE_TILES
+constexpr long kTableRowBlock = 2 * kTileRows;
+constexpr size_t kChunkBytes = 1280 * 1024; // of staged rows, which stay in the second-level cache
+
+// Tiles multiply so fast that a panel should be read, and expanded, for as many rows as possible.
+static long row_chunk(const PackedLinear *l) {
+    const size_t bytes = staged_bytes(l);
+    if (!bytes) return kRowChunk;
+    const long rows = (long)(kChunkBytes / bytes) / kTableRowBlock * kTableRowBlock;
+    return rows < kRowChunk ? kRowChunk : at_most(rows, kMostRowChunk);
+}
+#else
+constexpr long kTableRowBlock = kRowBlock;
+static long row_chunk(const PackedLinear *) { return kRowChunk; }
+#endif
