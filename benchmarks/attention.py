@@ -1,9 +1,11 @@
 """Times one layer's attention and cache write, and the sampler, on the native kernels.
 
-    python benchmarks/attention.py [--threads 2] [--seconds 0.3] [--only decode,prefill,shared,types,gemma,llama,long,sampling]
+    python -m benchmarks.attention [--threads 2] [--seconds 0.3] [--isa amx,avx512_vnni_bf16]
+        [--only decode,prefill,shared,types,gemma,llama,prompt,long,sampling]
 
-Prints the fastest of many calls in microseconds, and for attention the bytes of cache that the batch's sequences see a second
-(a shared prefix counts once for each sequence that sees it).
+With several instruction sets each case is timed with one after another. Prints the fastest of many calls in microseconds,
+and for attention the bytes of cache that the batch's sequences see a second (a shared prefix counts once for each sequence
+that sees it).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.specs import AttentionSpec
 from core_attention.cpu_paged.backend import CpuPagedAttention
 from core_attention.cpu_paged.limits import ELEMENTS
+from core_platforms.cpu.extension import check_isa, kernels_or_reason
 from core_platforms.cpu.kernels import NativeKernels
 from core_runtime.contracts import BatchView
 from core_runtime.sampling import Sampler, SampleRows, SamplingColumns, SequenceSampling
@@ -42,6 +45,9 @@ SECTIONS = {  # spec, KV type, sequences, keys, new tokens, shared prefix
         for new in (1, 512)
     ],
     "llama": [(LLAMA, dtype, 1, 32768, 1, 0) for dtype in ("bfloat16", "int8_per_token_head", "k8v4_per_token_head")],
+    "prompt": [
+        (LLAMA, dtype, 1, keys, 512, 0) for keys in (1024, 8192, 32768) for dtype in ("bfloat16", "int8_per_token_head")
+    ],
     "gemma": [(GEMMA, "bfloat16", n, 1024, new, 0) for n, new in ((1, 1), (16, 1), (1, 1024))],
 }
 
@@ -62,7 +68,7 @@ def layers_beyond_caches(nbytes):
     return max(1, min(24, FAR // nbytes)) if nbytes > NEAR else 1
 
 
-def time_attention(seconds, spec, dtype, count, keys, new, shared):
+def time_attention(seconds, spec, dtype, count, keys, new, shared, label=""):
     """`count` sequences of `keys` keys, the last `new` of them this step's queries, the first `shared` in common."""
     backend, width = CpuPagedAttention(), keys // BLOCK + 1
     size = backend.kv_layout(spec, BLOCK, dtype).block_bytes
@@ -89,7 +95,7 @@ def time_attention(seconds, spec, dtype, count, keys, new, shared):
     forward = best(lambda: backend.forward(next(places), q, metadata, out), seconds)
     products = 4 * new * count * (keys - new / 2) * spec.num_heads * spec.head_size
     print(
-        f"  {dtype:20} {count:3} x {keys:5} keys ({shared:3} shared), {new:4} new: {forward * 1e6:9.1f} us, "
+        f"  {label}{dtype:20} {count:3} x {keys:5} keys ({shared:3} shared), {new:4} new: {forward * 1e6:9.1f} us, "
         f"{raws[0].numel() / forward / 1e9:6.1f} GB/s, {products / forward / 1e9:5.0f} GFLOP/s; write {write * 1e6:7.1f} us",
         flush=True,
     )
@@ -125,14 +131,20 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--only", default=",".join([*SECTIONS, "sampling"]))
+    parser.add_argument("--isa", default="", help="instruction sets, with commas; unset: the best one here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     kernels = NativeKernels(args.threads)
+    native = kernels_or_reason()
+    names = args.isa.split(",") if args.isa else [native.isa()]
+    for name in names:
+        check_isa(native, name)
     print(kernels.numerics, f"{args.threads} threads")
     for section in args.only.split(","):
         print(section)
-        for case in SECTIONS.get(section, ()):
-            time_attention(args.seconds, *case)
+        for case, name in itertools.product(SECTIONS.get(section, ()), names):
+            native.set_isa(name)
+            time_attention(args.seconds, *case, label=f"{name} " if len(names) > 1 else "")
         if section == "sampling":
             time_sampling(args.seconds, kernels)
 

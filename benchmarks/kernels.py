@@ -1,6 +1,7 @@
 """Times the native kernels a shape at a time, beside the machine's limits.
 
-    python -m benchmarks.kernels [--threads 2] [--model smollm2|llama-8b] [--rows 1,8,64,512] [--formats q4_1/int8,...] [--isa amx]
+    python -m benchmarks.kernels [--threads 2] [--model smollm2|llama-8b] [--rows 1,8,64,512] [--formats q4_1/int8,...]
+        [--isa amx]
 
 Prints the machine's measured limits (reading memory; products in registers on one core, times the threads: peak.c),
 then microseconds a call, GB/s of packed weights, GFLOP/s, and the share of the limit that binds: the least time that

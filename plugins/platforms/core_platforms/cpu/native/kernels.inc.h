@@ -16,6 +16,9 @@ namespace {
 #ifdef CORE_TILES_HEADER
 #include CORE_TILES_HEADER
 #endif
+#ifdef CORE_ATTENTION_TILES_HEADER
+#include CORE_ATTENTION_TILES_HEADER
+#endif
 #include "linear.inc.h"
 #include "stage.inc.h"
 #include "small_ops.inc.h"
@@ -43,5 +46,5 @@ extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      kTableRowBlock, row_chunk, linear,      norm,      rotary,
     gated,           activate, add_rows,     open_rows, scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
     route,           combine,      logprobs,   low_rank_inner, low_rank_outer, state_convolve, state_select, state_update, state_finish,
-    index_write,     index_scores,
+    index_write,     index_scores, kAttentionRows,
 };

@@ -19,9 +19,9 @@ constexpr int kSegmentLevels = 3; // depth of the binary tree that adds at most 
 // Attention restarts its sums at every span of keys, at absolute positions, so that its bits do not depend on how
 // queries, blocks and threads split the work.
 constexpr long kSpan = 128;
-constexpr long kTaskRows = 48;
+constexpr long kTaskRows = 48, kMostTaskRows = 192; // of a task; of one of a table whose rows are faster than reading keys
 constexpr long kMaxHead = 576; // a latent of 512 and its rotated key of 64
-constexpr size_t kAttentionBytes = 944 * 1024; // working memory of an attention task: too large for a small stack
+constexpr size_t kAttentionBytes = 1792 * 1024; // working memory of an attention task: too large for a small stack
 
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 inline long at_most(long a, long b) { return a < b ? a : b; }
@@ -585,6 +585,7 @@ struct KernelTable {
     void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms across all heads
     void (*index_write)(const IndexWriteCall *, long begin, long end);
     void (*index_scores)(const IndexCall *, const IndexTask *);
+    long attention_rows; // most rows of a task whose products are of bfloat16; at least kTaskRows
 };
 
 // One table per file; a table exists only where its file was compiled (see dispatch.cpp).
