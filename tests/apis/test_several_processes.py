@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from tests.apis.serving_processes import announced
 from tests.engine.fakes import reference
 
 PROMPT = [1, 2, 3]
+KNOCKERS = 4
 
 
 @dataclass
@@ -94,6 +96,32 @@ def until(what: str, holds: object) -> None:
 
 
 @contextmanager
+def knocking(url: str) -> Iterator[list[str]]:
+    """Ask for the server's health again and again; what became of connections that ended without an answer."""
+    drops: list[str] = []
+    over = threading.Event()
+
+    def knock() -> None:
+        while not over.wait(0.001):
+            try:
+                httpx.get(f"{url}/health")
+            except httpx.ConnectError:
+                pass  # nobody listens any more
+            except httpx.HTTPError as error:
+                drops.append(repr(error))
+
+    clients = [threading.Thread(target=knock) for _ in range(KNOCKERS)]
+    for client in clients:
+        client.start()
+    try:
+        yield drops
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
+
+
+@contextmanager
 def several(tmp_path: Path, num_engines: int = 1) -> Iterator[Several]:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with announced([sys.executable, "-m", "tests.apis.serve_several", str(num_engines)], environment) as (process, url):
@@ -122,8 +150,10 @@ def test_a_death_costs_its_own_connections_alone_and_all_drain(tmp_path: Path) -
             everybody = psutil.Process(server.process.pid).children(recursive=True)
             for each in (*everybody, server.process):  # as service managers do
                 each.send_signal(signal.SIGTERM)
-            assert begun + "".join(texts) == expected(100)
-        errors = server.end()
+            with knocking(server.url) as drops:
+                assert begun + "".join(texts) == expected(100)
+                errors = server.end()
+        assert not drops, "whoever got a connection got an answer"
         assert "API process 0 was killed by signal 9 (SIGKILL)" in errors
         assert not list(tmp_path.iterdir())
 

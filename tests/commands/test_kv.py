@@ -51,6 +51,15 @@ def test_the_exit_status_of_an_audit(tmp_path, capsys):
     assert "history_changed  message 0 (system) content at 3" in capsys.readouterr().out
 
 
+def test_an_audit_that_cannot_tell_is_no_success(tmp_path, capsys):
+    refused = log(tmp_path, [SYSTEM, USER], [])
+    assert main(["kv", "audit", refused]) == 0
+    assert "2 turns, 1 of them refused, " in capsys.readouterr().out
+    assert main(["kv", "audit", refused, "--most", "0"]) == 1
+    assert main(["kv", "audit", log(tmp_path), "--most", "0"]) == 2
+    assert "there is no chat in it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -175,6 +175,40 @@ def test_limits_and_what_is_refused(server: RunningServer) -> None:
     assert named.status_code == 400 and "X-Session" in named.text
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_clients_take_out_of_a_path_is_refused(server: RunningServer, name: str) -> None:
+    for more in ({"json": {"messages": [ASKED], "session": name}}, {"headers": {"X-Session": name}}):
+        answer = call(server, "POST", "/v1/chat/completions", **{"json": {"messages": [ASKED]}, **more})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "session", answer.text
+    chat(server, "a")
+    assert call(server, "POST", "/v1/sessions/a/fork", json={"name": name}).status_code == 400
+    assert chat(server, "...")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "more", "names"),
+    [
+        ("POST", "/pin", {"json": {"seconds": 60}}, "seconds"),
+        ("POST", "/pin?seconds=60", {}, "seconds"),
+        ("DELETE", "/pin", {"json": {"at": 1}}, "at"),
+        ("DELETE", "?force=true", {}, "force"),
+        ("GET", "?turns=1", {}, "turns"),
+        ("POST", "/rewind?turn=1", {"json": {"turn": 0}}, "turn"),
+        ("POST", "/fork?name=c", {"json": {"name": "b"}}, "name"),
+    ],
+)
+def test_what_nobody_reads_is_refused(
+    server: RunningServer, method: str, path: str, more: dict[str, Any], names: str
+) -> None:
+    chat(server, "a")
+    answer = call(server, method, f"/v1/sessions/a{path}", **more)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == names, answer.text
+    assert turns(server, "a") == 1
+    assert call(server, "GET", "/v1/sessions?limit=1").status_code == 400
+    for good in ({}, {"json": {}}):
+        assert call(server, "POST", "/v1/sessions/a/pin", **good).status_code != 400
+
+
 def test_a_server_that_keeps_none_refuses_the_field() -> None:
     config = ServerConfig(limits=ServerLimits(max_sessions_per_key=0))
     with run_server(config) as running:

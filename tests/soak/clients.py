@@ -81,12 +81,12 @@ class Clients:
     def greedy(self, dice: random.Random) -> None:
         """Asks for what no context holds; a refusal is the right answer."""
         while not self.over.wait(dice.uniform(0.5, 2.0)):
-            cuts = self.site.cuts
             body = completion(prompt="word " * dice.choice((3_000, 30_000, 300_000)))
-            answer = send(self.site.target, Row("huge", "/v1/completions", body), ANSWER_LIMIT_S)
+            target, mark = self.site.reach()
+            answer = send(target, Row("huge", "/v1/completions", body), ANSWER_LIMIT_S)
             if "retry-after" in answer.headers:
                 self.tally.count("refused")
-            elif answer.status != 400 and self.site.cuts == cuts:
+            elif answer.status != 400 and not self.site.deaths.may_have_cut(mark):
                 self.tally.err(f"a prompt that is too long: {answer.outcome} {answer.body[:200]!r}")
 
     def talking(self, dice: random.Random) -> None:
@@ -146,10 +146,10 @@ class Clients:
 
     def _session(self, method: str, path: str, fields: dict[str, Any]) -> bytes:
         """Ask about a session; returns the answer if it is one. No answer but a failure of the server is wrong."""
-        cuts = self.site.cuts
         body = b"" if method == "GET" else json.dumps(fields).encode()
-        answer = send(self.site.target, Row(path, path, body, method=method), ANSWER_LIMIT_S)
-        if answer.status == 500 or (answer.status <= 0 and self.site.cuts == cuts):
+        target, mark = self.site.reach()
+        answer = send(target, Row(path, path, body, method=method), ANSWER_LIMIT_S)
+        if answer.status == 500 or (answer.status <= 0 and not self.site.deaths.may_have_cut(mark)):
             self.tally.err(f"{method} {path}: {answer.outcome} {answer.body[:200]!r}")
         return answer.body if answer.status == 200 else b""
 
@@ -157,12 +157,12 @@ class Clients:
         """Ask, again when told to come back or when the server was killed; None when there is no answer."""
         end = time.monotonic() + MOST_S
         while True:
-            cuts = self.site.cuts
+            target, mark = self.site.reach()
             try:
-                return ask(self.site.target, case, ANSWER_LIMIT_S, stream=stream, pause_s=pause_s)
+                return ask(target, case, ANSWER_LIMIT_S, stream=stream, pause_s=pause_s)
             except Unanswered as error:
                 late = time.monotonic() > end
-                if self.site.cuts != cuts and not late:
+                if self.site.deaths.may_have_cut(mark) and not late:
                     self.tally.count("cut")
                 elif error.retry_after is not None and not late:
                     self.tally.count("refused")

@@ -23,11 +23,13 @@ from core_config.locating.default_model import default_model
 from tests.adapters.drawn import shapes_of, write_adapter
 from tests.attack.row import Row
 from tests.attack.send import Target, send
-from tests.attack.server import METRICS, Server
+from tests.attack.server import METRICS, START_LIMIT_S, Server
 from tests.soak.cases import ADAPTERS, CHANGES
+from tests.soak.deaths import Deaths
 
 LIVE = Row("live", "/live", method="GET")
 DISK_MB = 64
+GONE_LIMIT_S = 10.0
 ADAPTER_SCALE = 0.02
 ARGUMENTS: dict[str, Any] = {
     "max_model_len": 2048, "kv_cache_memory_bytes": "48M", "kv_offloading_disk_size": DISK_MB / 1024,
@@ -48,7 +50,7 @@ LIVES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 class Site:
     """One server after the other, of which one runs.
 
-    generation: how many servers were killed. cuts: how often connections were cut by a death.
+    generation: how many servers were killed. deaths: those that cut connections.
     clock_moves: whether its wall clock can be moved.
     notes: what this machine does not allow.
     """
@@ -56,7 +58,7 @@ class Site:
     def __init__(self, home: Path, **arguments: Any) -> None:
         self.home = home
         self.generation = 0
-        self.cuts = 0
+        self.deaths = Deaths()
         self.notes: list[str] = []
         self.disk = home / "disk"
         template = home / "template.jinja"
@@ -78,8 +80,13 @@ class Site:
     @property
     def target(self) -> Target:
         """The server that runs; waits while there is none."""
-        self._up.wait(60.0)
-        return self.server.target
+        return self.reach()[0]
+
+    def reach(self) -> tuple[Target, int]:
+        """The server that runs, and `Deaths.mark` of before a connection is made to it; waits while there is none."""
+        self._up.wait(START_LIMIT_S)
+        mark = self.deaths.mark()
+        return self.server.target, mark
 
     @property
     def is_up(self) -> bool:
@@ -111,14 +118,14 @@ class Site:
 
     def kill_server(self) -> list[str]:
         """Kill the server and start another one; returns what the killed one left running."""
-        self._up.clear()
-        self.generation += 1
-        self.cuts += 1
-        self.server.process.kill()
-        self.server.process.wait()
-        left = self.server.wait_for_orphans()
-        self.server.kill()
-        self.start()
+        with self.deaths.one():
+            self._up.clear()
+            self.generation += 1
+            self.server.process.kill()
+            self.server.process.wait()
+            left = self.server.wait_for_orphans()
+            self.server.kill()
+            self.start()
         return [f"process {pid} outlived its server" for pid in left]
 
     def move_clock(self, seconds: int) -> None:
@@ -153,8 +160,10 @@ class Site:
         """Kill one of them, whose connections are cut; the server starts another one."""
         processes = self.api_processes()
         if processes:
-            self.cuts += 1
-            processes[number % len(processes)].kill()
+            with self.deaths.one():
+                dying = processes[number % len(processes)]
+                dying.kill()
+                dying.wait(GONE_LIMIT_S)
 
     def ranks(self) -> list[psutil.Process]:
         """Ranks of the engine other than the first, which is its own process."""

@@ -134,6 +134,8 @@ class Supervisor:
 
     async def _end_children(self, second: asyncio.Event) -> None:
         self._ending = True
+        # While this process had it open, clients would still get connections, which nobody would ever accept.
+        self._listener.close()
         # A process that waits for an engine has no requests, and ends without one. The streams of the others go on over a
         # death of the engine, as ever.
         for engine in self.engines:

@@ -25,8 +25,11 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 # The pattern excludes a trailing newline, before which "$" also matches.
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$(?!\n)")]
 
-# As for request ids: names are part of paths.
-SessionName = RequestId
+# As for request ids: names are part of paths, of which clients take "." and ".." out.
+SessionName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.\.?$)[A-Za-z0-9_.:\-]{1,128}$(?!\n)")]
+
+NAME_WORDS = "1 to 128 letters, digits, and characters of '_.:-', but not '.' or '..'"
+"""What a name of a session is, in words."""
 
 ServiceTier = Literal["auto", "default", "flex", "priority", "scale", "standard_only"]
 """The class of a request: `flex` is the batch class, `auto` the server's default, and all others are the ordinary class."""

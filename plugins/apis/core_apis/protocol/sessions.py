@@ -69,6 +69,10 @@ class ForkRequest(msgspec.Struct, forbid_unknown_fields=True):
     name: SessionName
 
 
+class PinRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a pin, which may be left out: there is nothing to choose."""
+
+
 class RewindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a rewind. turn: number of turns that stay."""
 

@@ -17,11 +17,13 @@ from core_apis.protocol.decoding import decode_body
 from core_apis.protocol.sessions import (
     DeletedSession,
     ForkRequest,
+    PinRequest,
     RewindRequest,
     SessionAnswer,
     SessionList,
     TurnAnswer,
 )
+from core_apis.query import check_names
 from core_apis.sessions.pins import Places
 from core_apis.sessions.service import SessionService
 from core_apis.sessions.store import Session
@@ -35,6 +37,7 @@ T = TypeVar("T")
 @router.get(PATH)
 async def list_sessions(request: Request) -> Response:
     """List the sessions of the request's key."""
+    check_names(request)
     sessions = await context_of(request).sessions.all(tenant_of(request))
     return json_response(SessionList([_shown(session) for session in sessions]))
 
@@ -42,6 +45,7 @@ async def list_sessions(request: Request) -> Response:
 @router.get(PATH + "/{name}")
 async def get_session(request: Request, name: str) -> Response:
     """Return a session with its turns, and the places of its keys and values."""
+    check_names(request)
     sessions = context_of(request).sessions
     return await _answer(sessions, await sessions.get(tenant_of(request), name))
 
@@ -49,6 +53,7 @@ async def get_session(request: Request, name: str) -> Response:
 @router.post(PATH + "/{name}/fork")
 async def fork_session(request: Request, name: str) -> Response:
     """Copy a session under another name, with the turns that have ended."""
+    check_names(request)
     body = await _body(request, ForkRequest)
     return json_response(_shown(await context_of(request).sessions.fork(tenant_of(request), name, body.name)))
 
@@ -56,6 +61,7 @@ async def fork_session(request: Request, name: str) -> Response:
 @router.post(PATH + "/{name}/rewind")
 async def rewind_session(request: Request, name: str) -> Response:
     """Drop the turns after a number of them."""
+    check_names(request)
     body = await _body(request, RewindRequest)
     return json_response(_shown(await context_of(request).sessions.rewind(tenant_of(request), name, body.turn)))
 
@@ -63,6 +69,7 @@ async def rewind_session(request: Request, name: str) -> Response:
 @router.post(PATH + "/{name}/pin")
 async def pin_session(request: Request, name: str) -> Response:
     """Keep a session's keys and values in the KV cache, now and after each turn, until it is unused for its lifetime."""
+    await _check_nothing(request)
     sessions = context_of(request).sessions
     return await _answer(sessions, await sessions.pin(tenant_of(request), name))
 
@@ -70,6 +77,7 @@ async def pin_session(request: Request, name: str) -> Response:
 @router.delete(PATH + "/{name}/pin")
 async def unpin_session(request: Request, name: str) -> Response:
     """End a pin."""
+    await _check_nothing(request)
     sessions = context_of(request).sessions
     return await _answer(sessions, await sessions.unpin(tenant_of(request), name))
 
@@ -77,6 +85,7 @@ async def unpin_session(request: Request, name: str) -> Response:
 @router.delete(PATH + "/{name}")
 async def delete_session(request: Request, name: str) -> Response:
     """Delete a session. Requests that run in it go on."""
+    await _check_nothing(request)
     await context_of(request).sessions.remove(tenant_of(request), name)
     return json_response(DeletedSession(name))
 
@@ -101,6 +110,13 @@ def _shown(session: Session, kv: Places | None = None) -> SessionAnswer:
         pinned_bytes=None if kv is None else kv.pinned,
         held_bytes=None if kv is None else kv.held,
     )
+
+
+async def _check_nothing(request: Request) -> None:
+    """Raise RequestError where a request without anything to choose says something: it would not be done."""
+    check_names(request)
+    if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+        await _body(request, PinRequest)
 
 
 async def _body(request: Request, form: type[T]) -> T:

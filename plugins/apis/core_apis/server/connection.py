@@ -20,6 +20,7 @@ from core_apis.server.connections import Connections
 
 HEADER_OVERHEAD = 4  # bytes: ": " and the end of the line
 MAX_PIPELINED = 32  # pipelined requests that wait for the current answer
+LAST_REQUEST_SECONDS = 0.1  # for a request that is under way when the server ends
 
 
 class Connection(HttpToolsProtocol):
@@ -64,6 +65,8 @@ class Connection(HttpToolsProtocol):
             message = f"The server has {self.registry.limit} connections that are all busy; try again in a moment."
             self.refuse(RequestError(message, status=503, code="too_many_connections", retry_after=1))
             self.transport.close()
+        elif self.registry.is_ending:
+            self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the application, also when further requests wait for the one that it answers."""
@@ -121,6 +124,8 @@ class Connection(HttpToolsProtocol):
         self._check_head()
         super().on_headers_complete()
         self._in_body = True
+        if self.registry.is_ending:
+            self.cycle.keep_alive = False
         if not self.pipeline:
             self.running = self.cycle
         elif len(self.pipeline) > MAX_PIPELINED:
@@ -156,6 +161,29 @@ class Connection(HttpToolsProtocol):
         if self.reading_since is not None:
             self.reading_since = self.silent_since
         self.registry.settle(self)
+
+    def shutdown(self) -> None:
+        """Close as the server ends: after the answer, if there is to be one.
+
+        What a client has sent may not be read yet, and would be lost if the connection were closed at once.
+        """
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_silent)
+        else:
+            self.cycle.keep_alive = False
+
+    def _close_if_silent(self) -> None:
+        """Close unless an answer is under way, which closes by itself; refuse half a request."""
+        if self.transport.is_closing() or not (self.cycle is None or self.cycle.response_complete):
+            return
+        if self.reading_since is None or self.refused:
+            self.transport.close()
+            return
+        message = (
+            "The server is shutting down and has got a part of the request only; send it again, to another server."
+        )
+        self.refuse(RequestError(message, status=503, code="server_draining", retry_after=1))
+        self.loop.call_later(LAST_REQUEST_SECONDS, self.transport.close)
 
     def refuse(self, error: RequestError) -> None:
         """Answer with `error` and close, after the answers to complete requests before it. Nothing more is read."""

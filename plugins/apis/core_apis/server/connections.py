@@ -41,11 +41,12 @@ class OpenConnection(Protocol):
 
 
 class Connections:
-    """The registry of the connections of one server."""
+    """The registry of the connections of one server. is_ending: whether each answer is the last one of its connection."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limit = limits.max_connections
         self.max_header_size = limits.max_header_size
+        self.is_ending = False
         self._read_timeout = limits.request_read_timeout
         self._silence = limits.keep_alive_timeout
         self._open: dict[OpenConnection, None] = {}

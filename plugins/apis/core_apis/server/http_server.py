@@ -7,6 +7,7 @@ Owns: the HTTP server's settings, the clock of its connections. Never does: sign
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import socket
 from collections.abc import Iterator
@@ -25,7 +26,10 @@ from core_config.served.server_config import ServerConfig
 PATIENCE_SECONDS = 10  # a backstop; the launcher ends streams earlier
 SWEEP_TICKS = 5  # of uvicorn's 0.1 s
 REFRESH_TICKS = 10
+TAKE_SECONDS = 0.02  # until the loop has closed its listeners; uvicorn waits 0.1 s before it looks for connections
 ACCEPTS = 16  # connections that are accepted in one iteration of the event loop
+
+logger = logging.getLogger(__name__)
 
 
 class HttpServer(uvicorn.Server):
@@ -67,6 +71,38 @@ class HttpServer(uvicorn.Server):
             listening += _copies(each)
         await super().serve(listening)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End in good order. Clients that have connected by now still get answers.
+
+        Closing the listener resets the connections that the system has accepted and the loop has not: at each stop under
+        load nearly every client lost a request to that.
+        """
+        self.clients.is_ending = True
+        last = sockets[0].dup() if sockets else None
+        coming = asyncio.ensure_future(self._take_the_rest(last))
+        await super().shutdown(sockets)
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+    async def _take_the_rest(self, listener: socket.socket | None) -> None:
+        """Serve the connections that nobody has accepted when the loop has closed its own listeners; close the last one."""
+        if listener is None:
+            return
+        with listener:
+            await asyncio.sleep(TAKE_SECONDS)
+            waiting = _accept_all(listener)
+        loop = asyncio.get_running_loop()
+        protocol = partial(
+            cast(Any, self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=loop,
+        )
+        taken = [loop.connect_accepted_socket(protocol, each, ssl=self.config.ssl) for each in waiting]
+        # A client that leaves during the handshake of TLS gets no answer.
+        await asyncio.gather(*taken, return_exceptions=True)
+
     async def on_tick(self, counter: int) -> bool:
         """Also close silent connections on the tick of uvicorn's clock."""
         if counter % SWEEP_TICKS == 0:
@@ -85,6 +121,19 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the caller."""
         yield
+
+
+def _accept_all(listener: socket.socket) -> list[socket.socket]:
+    """Accept the connections that wait at `listener`, which does not block."""
+    accepted: list[socket.socket] = []
+    try:
+        while True:
+            accepted.append(listener.accept()[0])
+    except BlockingIOError:
+        return accepted
+    except OSError as error:
+        logger.warning("Clients that connect while the server ends get no answer: %s.", error)
+        return accepted
 
 
 def _copies(listener: socket.socket) -> list[socket.socket]:

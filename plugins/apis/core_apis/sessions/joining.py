@@ -18,7 +18,7 @@ import msgspec
 from core.api.errors import RequestError
 from core_apis.callers.tenant import Tenant
 from core_apis.prepare.prepared import PreparedChat, PreparedChats, PreparedMessages
-from core_apis.protocol.sampling import SessionName
+from core_apis.protocol.sampling import NAME_WORDS, SessionName
 from core_apis.sessions.files import KeyTerms
 from core_apis.sessions.service import SessionService
 from core_apis.sessions.store import Session
@@ -115,7 +115,7 @@ def _named(value: str) -> str:
         return msgspec.convert(value, SessionName)
     except msgspec.ValidationError:
         raise RequestError(
-            "The header X-Session is no name of a session; expected 1 to 128 letters, digits, and characters of '_.:-'.",
+            f"The header X-Session is {value[:140]!r}; expected {NAME_WORDS}.",
             param="session",
         ) from None
 

@@ -47,7 +47,13 @@ KEY = "CORE_API_KEY"
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of kv audit."""
 
-    most: Annotated[int | None, Arg("Exit with 1 if more tokens than this are computed again.", ge=0)] = None
+    most: Annotated[
+        int | None,
+        Arg(
+            "Exit with 1 if more tokens than this are computed again, or a turn is refused: nothing is known of it.",
+            ge=0,
+        ),
+    ] = None
     url: Annotated[
         str | None, Arg("A server to send the requests to, for one token each, and to compare its cached tokens with.")
     ] = None
@@ -64,12 +70,16 @@ def kv_audit(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         raise UserError(f"core kv audit: a log is missing; expected: {AUDIT}.")
     name = words.pop(0)
-    from core_commands.kv.audit import Audit
+    from core_commands.kv.audit import REFUSED, Audit
     from core_commands.kv.journal_log import read_journal
     from core_commands.kv.log_file import read_log
 
     is_journal = Path(name).expanduser().is_dir()
     log: Sequence[Logged | Recorded] = list(read_journal(name)) if is_journal else list(read_log(name))
+    if not log:
+        raise UserError(
+            f"{name}: there is no chat in it; expected at least one, as an empty log says nothing of an agent."
+        )
     audit = Audit(_preparation(words))
     rows = [audit.row(logged) for logged in log]
     if options.url is not None:
@@ -79,12 +89,12 @@ def kv_audit(words: list[str]) -> int:
         endpoint = HttpEndpoint(options.url, options.api_key or os.environ.get(KEY))
         for row, cached in zip(rows, asyncio.run(ask_cached(endpoint, log)), strict=True):
             row.cached = cached
-    again = sum(row.again for row in rows)
+    again, refused = sum(row.again for row in rows), sum(row.cause == REFUSED for row in rows)
     if options.json:
-        print_json({"turns": rows, "tokens": sum(row.tokens for row in rows), "again": again})
+        print_json({"turns": rows, "tokens": sum(row.tokens for row in rows), "again": again, "refused": refused})
     else:
-        _print_rows(rows, again, with_cached=options.url is not None)
-    return int(options.most is not None and again > options.most)
+        _print_rows(rows, again, refused, with_cached=options.url is not None)
+    return int(options.most is not None and (again > options.most or refused > 0))
 
 
 class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +219,7 @@ def _preparation(words: list[str]) -> "Preparation":
     return Preparation(settings, tokenizer)
 
 
-def _print_rows(rows: Sequence["Row"], again: int, *, with_cached: bool) -> None:
+def _print_rows(rows: Sequence["Row"], again: int, refused: int, *, with_cached: bool) -> None:
     heads = ["line", "tokens", "common", "again", *(["cached"] if with_cached else []), "cause", "where", "advice"]
     table: list[list[str]] = []
     for row in rows:
@@ -218,7 +228,8 @@ def _print_rows(rows: Sequence["Row"], again: int, *, with_cached: bool) -> None
         table.append([*numbers, *cached, row.cause, safe(_where(row)), safe(row.advice)])
     print_table(heads, table, num_names=len(heads) - 2)
     total = sum(row.tokens for row in rows)
-    print(f"{len(rows)} {'turn' if len(rows) == 1 else 'turns'}, {total} tokens, {again} computed again")
+    of_them = f", {refused} of them refused" if refused else ""
+    print(f"{len(rows)} {'turn' if len(rows) == 1 else 'turns'}{of_them}, {total} tokens, {again} computed again")
 
 
 def _where(row: "Row") -> str:

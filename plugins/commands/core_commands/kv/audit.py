@@ -22,6 +22,8 @@ from core_commands.kv.journal_log import KeptChat, Recorded
 from core_commands.kv.log_file import Logged
 from core_frontend.api.explanation import Change
 
+REFUSED = "refused"
+"""The cause of a row of a request that no server would take, or that cannot be compared."""
 NO_HISTORY = (
     "Only the end of the prompt is used (truncate_prompt_tokens), so each turn begins elsewhere; or the server of this journal "
     "remembered nothing (--explain-answers off)."
@@ -73,11 +75,11 @@ class Audit:
         try:
             chat = self._chat(logged)
         except RequestError as error:
-            return Row(line=logged.line, cause="refused", advice=str(error))
+            return Row(line=logged.line, cause=REFUSED, advice=str(error))
         given = chat.prompts[0]
         if chat.history is None:
             advice = NO_HISTORY
-            return Row(line=logged.line, tokens=len(given.token_ids), cause="refused", advice=advice)
+            return Row(line=logged.line, tokens=len(given.token_ids), cause=REFUSED, advice=advice)
         owner = getattr(logged, "tenant", b""), chat.body.cache_salt, chat.body.user
         ids = array("I", given.token_ids).tobytes()
         prompt = Prompt(owner, chat.history, chat.history.trace, given.text or "", ids)
