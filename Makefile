@@ -111,7 +111,7 @@ test-fast: $(TEST_STAMP)  ## the tests of the parts without torch
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile $(addprefix tests/, api args journal kv plugin response_formats scheduler tokenizers weights)
 
 test-kv: $(TEST_STAMP)  ## prefill apart from decoding: pages, leases, tickets, engines and servers
-	$(PYTHON) -m pytest -m "slow or not slow" tests/apis/test_transfer_field.py tests/kv/test_handoff.py tests/kv/test_arrangement.py tests/kv/test_peers.py tests/engine/test_kv_handoff.py tests/engine/test_peer_pages.py tests/engine/test_place_failure.py tests/kv/test_place_events.py tests/ranks/test_rank_handoff.py tests/apis/test_kv_transfer.py tests/engine/test_kv_moves.py tests/group/test_moves.py tests/group/test_real_moves.py tests/kv/test_page_ways.py
+	$(PYTHON) -m pytest -m "slow or not slow" tests/apis/test_transfer_field.py tests/kv/test_handoff.py tests/kv/test_arrangement.py tests/kv/test_peers.py tests/engine/test_kv_handoff.py tests/engine/test_peer_pages.py tests/engine/test_place_failure.py tests/kv/test_place_events.py tests/ranks/test_rank_handoff.py tests/apis/test_kv_transfer.py tests/engine/test_kv_moves.py tests/group/test_moves.py tests/group/test_replacements.py tests/group/test_real_moves.py tests/kv/test_page_ways.py
 
 $(VENV)/fabrics/.installed: $(TEST_STAMP) pyproject.toml
 	python3 -m venv $(VENV)/fabrics
@@ -121,7 +121,7 @@ $(VENV)/fabrics/.installed: $(TEST_STAMP) pyproject.toml
 	touch $@
 
 test-fabrics: $(VENV)/fabrics/.installed  ## pages that NIXL and Mooncake move (115 MB from PyPI; Mooncake needs libibverbs1, libnl-3-200, libnl-route-3-200, libnuma1, libcurl4)
-	$(VENV)/fabrics/bin/python -m pytest tests/kv/test_fabrics.py tests/engine/test_fabric_handoff.py
+	$(VENV)/fabrics/bin/python -m pytest tests/kv/test_fabrics.py tests/engine/test_fabric_handoff.py tests/group/test_fabric_moves.py
 	$(VENV)/fabrics/bin/python -m pytest --long tests/kit/test_conformance_of_ours.py -k "kv_connector.nixl or kv_connector.mooncake"
 
 $(VENV)/stores/.installed: $(TEST_STAMP) pyproject.toml

@@ -40,6 +40,8 @@ from core_kv_connectors.tiers.disk import DiskTier
 WAYS = ("tcp", "shm", "nixl", "mooncake")
 HOST, PRINT = "127.0.0.1", "0a" * 16
 WAIT_S = 60.0
+TICKET = "ticket: "
+"""Begins each line of the process that has the pages."""
 LAYERS = 30
 """Layers of a page, which ranks divide by heads."""
 
@@ -159,10 +161,10 @@ class Taker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        ticket = self._process.stdout.readline().strip()
-        if not ticket:
-            raise SystemExit(f"The process that has pages for {self._way} has ended.")
-        return ticket
+        for line in self._process.stdout:
+            if line.startswith(TICKET):  # NIXL writes lines of its own
+                return line.removeprefix(TICKET).strip()
+        raise SystemExit(f"The process that has pages for {self._way} has ended.")
 
     def _problem(self, pages: list[Any], why: str) -> str:
         found = sum(page is not None for page in pages)
@@ -179,13 +181,13 @@ def _serve(way: str, directory: str, options: argparse.Namespace, blocks: list[P
             tier.write(0, key, page)
             tier.flush()
         for _ in sys.stdin:
-            print("files", flush=True)
+            print(TICKET + "files", flush=True)
         tier.close()
         return
     handoff = _handoff(way, page_bytes, len(blocks), options.ranks[0], listen=options.port)
     leased = [(None, 0, key, page) for key, page in zip(blocks, pages, strict=True)]
     for _ in sys.stdin:
-        print(handoff.lease(leased, blocks[-1].digest, len(blocks), ""), flush=True)
+        print(TICKET + str(handoff.lease(leased, blocks[-1].digest, len(blocks), "")), flush=True)
     handoff.close(0.0)
 
 

@@ -86,3 +86,25 @@ def test_a_process_that_dies_while_it_drains_is_told(tmp_path: Path) -> None:
         until("the new one knows it", lambda: states(server) == {("running", "drained")})
         order(server, "undrain_engine?engine=1")
         assert states(server) == {("running", "running")}
+
+
+def test_streams_of_all_processes_leave_an_engine_that_gets_sigterm(tmp_path: Path) -> None:
+    with several(tmp_path, num_engines=2) as server, ExitStack() as streams:
+        texts = [streams.enter_context(server.stream(240)) for _ in range(6)]
+        begun = [next(each) for each in texts]
+        until("all run", lambda: sum(placed(server)) == 6)
+        before = server.pids("core.engine.process")
+        os.kill(before[1], signal.SIGTERM)
+        until("it has ended", lambda: before[1] not in server.pids("core.engine.process"))
+        until("another one runs", lambda: len(server.pids("core.engine.process")) == 2)
+        until("it takes requests", lambda: states(server) == {("running", "running")})
+        assert [start + "".join(rest) for start, rest in zip(begun, texts, strict=True)] == [expected(240)] * 6
+        health = httpx.get(f"{server.url}/health").json()
+        assert (health["engine_restarts"], health["last_deaths"]) == (0, [])
+        after = server.pids("core.engine.process")
+        with server.stream(60) as last:
+            start = next(last)
+            for pid in (*after, server.process.pid):  # as a service manager does
+                os.kill(pid, signal.SIGTERM)
+            assert start + "".join(last) == expected(60)
+        assert "goes on in others" not in server.end().partition("Shutting down")[2]

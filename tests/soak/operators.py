@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
+import psutil
 from safetensors.torch import load_file
 
 from core import SharedTensors
@@ -67,6 +68,7 @@ class Operators:
             self._acts.append(("sleep", self._sleep))
         if site.has("kv_transfer_config"):
             self._acts += [("drain an engine", self._drain)] * DRAINS
+            self._acts.append(("SIGTERM to an engine", self._end_engine))
 
     def operate(self, dice: random.Random) -> None:
         """One thing after the other, each taken back before the next one begins."""
@@ -98,6 +100,12 @@ class Operators:
         self._insist("POST", f"/undrain_engine?engine={engine}")
         if dice.random() < 0.5:
             self._call("/rebalance_engines")
+
+    def _end_engine(self, dice: random.Random) -> None:
+        """An engine's requests leave it, and the next engine takes its place."""
+        engines = [child for child, words in self.site.server.children() if "core.engine.process" in words]
+        with suppress(IndexError, psutil.NoSuchProcess):  # a server that has just been killed has none
+            dice.choice(engines).terminate()
 
     def _sleep(self, dice: random.Random) -> None:
         self._call("/sleep", level=dice.choice((1, 2)), mode=dice.choice(("keep", "wait")))

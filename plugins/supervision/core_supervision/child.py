@@ -155,6 +155,11 @@ class EngineProcess:
         """Return the utility that the process is executing between two steps, or None."""
         return None if self.files is None else breadcrumbs.read_utility(self.files.steps)
 
+    @property
+    def num_end_requests(self) -> int:
+        """How often somebody else has asked the process to end (SIGTERM), since its engine runs."""
+        return 0 if self.files is None else breadcrumbs.read_end_requests(self.files.steps)
+
     def death(self) -> Death:
         """Determine why the process has ended."""
         num_oom_kills = count_oom_kills() - self._num_oom_kills

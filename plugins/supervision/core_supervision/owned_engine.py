@@ -21,6 +21,7 @@ from core_supervision.death import suspects_in
 from core_supervision.link.connection import SocketConnection, Voice
 from core_supervision.link.shared_file import SharedFiles
 from core_supervision.link.zmq_client import ZmqClient
+from core_supervision.watch.end_requests import tell_end_requests
 from core_supervision.watch.wedge import WedgeWatch
 
 START_TIMEOUT_S = 1800.0
@@ -60,17 +61,17 @@ class OwnedEngine(SocketConnection):
         return ready
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
-        """As in the base class; a process that hangs is killed."""
-        watching: asyncio.Task[None] | None = None
+        """As in the base class; a process that hangs is killed, and `voice` learns when it is asked to end."""
+        watching = [asyncio.create_task(tell_end_requests(self._process, voice))]
         if self._wedge_timeout_s:
             watch = WedgeWatch(self._process, voice, self._wedge_timeout_s, self._utility_timeout_s)
-            watching = asyncio.create_task(watch.run())
+            watching.append(asyncio.create_task(watch.run()))
         try:
             await self._process.wait()
         finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
         with contextlib.suppress(TimeoutError):  # its messages are received before the socket reports its end
             await asyncio.wait_for(super().until_ended(voice), LAST_WORDS_S)
         return self._process.dead_error()

@@ -18,6 +18,7 @@ from core_apis.processes.api_child import ApiChild
 from core_apis.processes.api_messages import OperatorOrder, OrderDone, PartAction, PartOfOrder, Refusal
 from core_apis.processes.supervised_engine import SupervisedEngine
 from core_frontend.group.orders import evened, last_engine
+from core_frontend.group.replacements import SETTLE_S
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ class OrderRounds:
 
     engines: of the group. children: returns the API processes that have begun.
 
-    drained: places of the engines that operators have taken out.
+    drained: places of the engines that operators have taken out. replaces: whether engines that are asked to end are replaced;
+    to be unset when the server itself ends.
 
     An API process that begins later is told of them when it begins. One that dies while it carries out its part has lost its
     requests, so the others' answers are the whole.
@@ -35,6 +37,7 @@ class OrderRounds:
 
     def __init__(self, engines: Sequence[SupervisedEngine], children: Callable[[], Iterable[ApiChild]]) -> None:
         self.drained: set[int] = set()
+        self.replaces = True
         self._engines = engines
         self._children = children
         self._turn = asyncio.Lock()
@@ -54,6 +57,10 @@ class OrderRounds:
         for number in sorted(self.drained):
             logger.warning("Engine %d takes requests again: no other one is left.", number)
             self._spawn(self._undrained(number))
+
+    def replace(self, number: int) -> None:
+        """End an engine that somebody has asked to end (SIGTERM), once its requests are in others, and start the next one."""
+        self._spawn(self._replaced(number))
 
     def told(self, child: ApiChild, answer: OrderDone) -> None:
         """Store the answer of a process."""
@@ -119,18 +126,39 @@ class OrderRounds:
 
     async def _undrain(self, number: int) -> OrderDone:
         self.drained.discard(number)
+        await self._start(number)
+        return await self._ask_all("undrain", number)
+
+    async def _start(self, number: int) -> None:
+        """Start an engine that was ended. One that does not come up is gone, as the processes learn."""
         engine = self._engines[number]
         if engine.is_ended:
             try:
                 await engine.start_again()
             except EngineDeadError as error:
                 logger.error("Engine %d did not come up: %s", number, error)
-        return await self._ask_all("undrain", number)
 
     async def _undrained(self, number: int) -> None:
         async with self._turn:
             if number in self.drained:
                 await self._undrain(number)
+
+    async def _replaced(self, number: int) -> None:
+        await asyncio.sleep(SETTLE_S)
+        async with self._turn:
+            if not self.replaces:
+                return
+            stays_out = number in self.drained
+            done = await self._drain(number, ends=True)
+            engine = self._engines[number]
+            if not engine.is_ended:
+                why = "could not leave it" if done.refusal is None else done.refusal.sentence
+                logger.warning("Engine %d was asked to end (SIGTERM) and goes on: %s", number, why)
+            if not stays_out:
+                await self._undrain(number)
+            else:
+                await self._start(number)
+                await self._ask_all("rejoin", number)
 
     async def _rebalance(self) -> OrderDone:
         answers = (await self._ask(self._parts("count"))).answers

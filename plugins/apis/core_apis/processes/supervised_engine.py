@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from core.api.errors import EngineDeadError, UtilityError
@@ -43,10 +44,15 @@ class SupervisedEngine:
     number: place in the group.
     tell: called with each engine event.
     fail: called when there will be no engine any more.
+    asked: called when somebody has sent SIGTERM to the engine's process; None: nobody replaces it.
     """
 
     def __init__(
-        self, tell: Callable[[EngineEvent], None], fail: Callable[[EngineDeadError], None], number: int = 0
+        self,
+        tell: Callable[[EngineEvent], None],
+        fail: Callable[[EngineDeadError], None],
+        number: int = 0,
+        asked: Callable[[int], None] | None = None,
     ) -> None:
         self.gone: EngineGone | None = None
         self.missed: list[tuple[str, Mapping[str, Any]]] = []
@@ -55,6 +61,7 @@ class SupervisedEngine:
         self.runs = asyncio.Event()
         self._tell = tell
         self._fail = fail
+        self._asked = asked
         self._source: OwnedEngineSource | None = None
         self._client: ZmqClient | None = None
         self._recovery: asyncio.Task[None] | None = None
@@ -138,6 +145,18 @@ class SupervisedEngine:
         self.gone = None
         self._announce(client)
 
+    async def replace(self) -> None:
+        """End the engine, whose requests go on elsewhere, and start the next one: its end counts as no death."""
+        client, source = self._client, self._source
+        if client is None or source is None or not self.runs.is_set():
+            return  # it has died meanwhile
+        self.runs.clear()
+        self._client, self._latest = None, SchedulerStats()
+        asked = EngineDeadError("The engine was asked to end (SIGTERM).", cause=ENDED)
+        self._tell(EngineDied(str(asked), ENDED, (), self._number))
+        self._recovery = asyncio.create_task(self._revive(client, source, asked, 1))
+        await asyncio.wait({self._recovery})
+
     async def get(self, method: str, arguments: Mapping[str, Any]) -> None:
         """Have the engine execute a call that it has missed, once it is started."""
         if self.is_ended:
@@ -173,6 +192,8 @@ class SupervisedEngine:
     def _announce(self, client: ZmqClient) -> None:
         self._client = client
         client.for_others = True
+        if self._asked is not None:
+            client.on_asked = partial(self._asked, self._number)
         self.runs.set()
         self._tell(EngineAt(client.address, self._number))
 
@@ -188,10 +209,13 @@ class SupervisedEngine:
         assert self._source is not None, "it has run"
         self._recovery = asyncio.create_task(self._revive(self._client, self._source, error))
 
-    async def _revive(self, dead: ZmqClient, source: OwnedEngineSource, error: EngineDeadError) -> None:
+    async def _revive(
+        self, dead: ZmqClient, source: OwnedEngineSource, error: EngineDeadError, num_explained: int = 0
+    ) -> None:
+        """Have the next engine. num_explained: see `EngineSource.next`."""
         try:
             await dead.close()
-            client = await source.next(error)
+            client = await source.next(error, num_explained)
         except EngineDeadError as last:
             self._give_up(last)
         except Exception as defect:

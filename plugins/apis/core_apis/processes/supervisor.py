@@ -70,7 +70,10 @@ class Supervisor:
 
     def __init__(self, resolution: Resolution, listener: socket.socket) -> None:
         count = resolution.engine.data_parallel_size
-        self.engines = [SupervisedEngine(self._send_event, self._lose_engine, number) for number in range(count)]
+        self.engines = [
+            SupervisedEngine(self._send_event, self._lose_engine, number, self._asked_to_end if count > 1 else None)
+            for number in range(count)
+        ]
         self._resolution = resolution
         self._listener = listener
         self._children: dict[int, ApiChild] = {}
@@ -133,7 +136,7 @@ class Supervisor:
             engine.kill()
 
     async def _end_children(self, second: asyncio.Event) -> None:
-        self._ending = True
+        self._ending, self._orders.replaces = True, False
         # While this process had it open, clients would still get connections, which nobody would ever accept.
         self._listener.close()
         # A process that waits for an engine has no requests, and ends without one. The streams of the others go on over a
@@ -236,6 +239,10 @@ class Supervisor:
             self._fail(failure)
         else:
             self._orders.take_back()
+
+    def _asked_to_end(self, number: int) -> None:
+        """Replace an engine to which somebody has sent SIGTERM."""
+        self._orders.replace(number)
 
     def _begin(self, number: int) -> Begin:
         found = self._resolution

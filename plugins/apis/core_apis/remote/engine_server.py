@@ -6,6 +6,7 @@ Owns: the order of its start and end, and the exit code. Never does: answer HTTP
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 import time
@@ -22,6 +23,7 @@ from core_apis.remote.engine_link import EngineLink
 from core_apis.server.lifetime import LinkError, close_engine, listen
 from core_apis.server.stop_signals import StopSignals
 from core_config.served.server_config import RemoteSettings
+from core_frontend.group.replacements import SETTLE_S
 from core_observers.logging import setup_logging
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_POLL_S = 0.05
+RELIEF_S = 0.2
+"""Seconds in which the API server has learned that an engine ends, and sends it nothing more."""
 
 
 def serve_engine(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
@@ -67,8 +71,11 @@ class EngineServer:
         self._engines: list[SupervisedEngine] = []
         self._links: list[EngineLink] = []
         self._linking: list[asyncio.Future[Any]] = []
+        self._is_draining = False
+        self._replacing: dict[int, asyncio.Task[None]] = {}
         for number in range(resolution.engine.data_parallel_size):
-            engine = SupervisedEngine(self._report, partial(self._fail, number), number)
+            asked = self._asked_to_end if settings.group_size > 1 else None
+            engine = SupervisedEngine(self._report, partial(self._fail, number), number, asked)
             self._engines.append(engine)
             self._links.append(EngineLink(settings, hello(resolution, number), engine.forgive))
 
@@ -93,9 +100,10 @@ class EngineServer:
             for engine, link in zip(self._engines, self._links, strict=True):
                 engine.leave()
                 link.say_goodbye(last_word)
-            for task in (*ends, *self._linking):
+            tasks = (*ends, *self._linking, *self._replacing.values())
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*ends, *self._linking, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await close_engine(self, second)
 
     async def close(self) -> None:
@@ -125,8 +133,31 @@ class EngineServer:
         self._announce(begin)
         await self._failed
 
+    def _asked_to_end(self, number: int) -> None:
+        """Replace an engine to which somebody has sent SIGTERM."""
+        running = self._replacing.get(number)
+        if not self._is_draining and (running is None or running.done()):
+            self._replacing[number] = asyncio.create_task(self._replace(number))
+
+    async def _replace(self, number: int) -> None:
+        """Let the requests of one engine go on in others, or end here, for as long as a server would; then replace it."""
+        await asyncio.sleep(SETTLE_S)
+        if self._is_draining:
+            return
+        engine, rank = self._engines[number], self._links[number].rank
+        logger.warning("Engine %d was asked to end (SIGTERM), and ends once its requests have left it.", rank)
+        self._links[number].say_leaving()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._resolution.server.shutdown_timeout):
+                await asyncio.sleep(RELIEF_S)
+                while not await engine.is_through():
+                    await asyncio.sleep(DRAIN_POLL_S)
+        if not self._is_draining:
+            await engine.replace()
+
     async def _drain(self, hurry: asyncio.Event) -> None:
         """Let running requests go on in engines of other commands, or end here, for as long as a server would."""
+        self._is_draining = True
         for link in self._links:
             link.say_leaving()
         ending = asyncio.ensure_future(self._until_through())

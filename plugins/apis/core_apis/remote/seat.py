@@ -55,7 +55,7 @@ class Seat:
         self.peer: bytes | None = None
         self.who = ""
         self.news = EngineEvents()
-        self.on_leaving: Callable[[], None] | None = None
+        self.on_leaving: Callable[[], object] | None = None
         self.waiting = Waiting("an engine" if group_size == 1 else self.name, patience_s)
         self.waiting.begin()
         self._option = "" if group_size == 1 else f", and --data-parallel-start-rank {rank} or one below it"

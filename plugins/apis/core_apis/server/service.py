@@ -113,6 +113,8 @@ async def serve_requests(
         if death.done():
             await _first_of(serving, stop, timeout=DEATH_NOTICE_SECONDS)
         else:
+            if engine.moves is not None:
+                engine.moves.keep_engines()
             await _drain(context, settings.shutdown_timeout, (serving, hurry, death))
         server.should_exit = True
         await _give_up_the_rest(context, server, engine, serving, hurry, events[1])

@@ -19,7 +19,7 @@ from core.api.errors import EngineDeadError, EngineStalledError, RequestError
 from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest
 from core.api.step_plan import SequenceKey
 from core_frontend.group.calls import GroupCalls
-from core_frontend.group.member import EngineState, Member, state_of
+from core_frontend.group.member import ENDED, EngineState, Member, state_of
 from core_frontend.group.prefix_keys import prefix_keys
 from core_frontend.group.router import Router
 from core_frontend.group.stats_log import GroupStatsLog
@@ -37,6 +37,7 @@ class GroupClient:
     totals:     the statistics of all engines.
     stats_log:  receives each message of an engine.
     on_taken:   called with each member's outputs, once they have been passed on.
+    on_asked:   called with a member to whose process, of this command, somebody has sent SIGTERM.
     calls:      those that reach all engines or none.
     fallen:     members whose engine has died, for the recovery, the first one first.
     dead_error: always None: the recovery decides when there is no engine any more.
@@ -52,6 +53,7 @@ class GroupClient:
         self.fallen: deque[Member] = deque()
         self.stats_log: GroupStatsLog | None = None
         self.on_taken: Callable[[Member, Sequence[EngineOutput]], None] | None = None
+        self.on_asked: Callable[[Member], None] | None = None
         self._router = Router(len(members), num_routers)
         self._work = Work(len(members))
         self.calls = GroupCalls(members, self._live_members)
@@ -242,6 +244,7 @@ class GroupClient:
 
     def _listen_to(self, member: Member) -> None:
         client = member.client
+        client.on_asked = partial(self._asked, member)
         client.listen(partial(self._take, member), partial(self._lose, member, client))
 
     def _take(self, member: Member, message: EngineOutputs) -> None:
@@ -254,6 +257,10 @@ class GroupClient:
         if self.on_taken is not None:
             self.on_taken(member, message.outputs)
 
+    def _asked(self, member: Member) -> None:
+        if self.on_asked is not None:
+            self.on_asked(member)
+
     def _lose(self, member: Member, client: ZmqClient, error: EngineDeadError) -> None:
         if member.connected is not client:
             return
@@ -261,6 +268,8 @@ class GroupClient:
         lost = self._work.at(member.index)
         for request_id in lost:
             self._work.forget(request_id)
+        if member.is_leaving and not lost:  # the end that its command has announced, which is no death
+            error = EngineDeadError(str(error), cause=ENDED, suspects=())
         member.state, member.error, member.is_leaving = "restarting", error, False
         member.totals.end_engine(0)
         self.fallen.append(member)

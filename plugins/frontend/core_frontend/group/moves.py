@@ -25,6 +25,7 @@ from core_frontend.group.comparison import Comparison, compare, lengths_of
 from core_frontend.group.member import Member
 from core_frontend.group.orders import Drained, Moved, Orders, evened, last_engine, summed
 from core_frontend.group.recovery import GroupRecovery
+from core_frontend.group.replacements import Replacements
 from core_frontend.output_processor import OutputProcessor, RequestState
 from core_frontend.quote.link import Link
 from core_frontend.recovery import num_missing
@@ -62,6 +63,7 @@ class GroupMoves:
         self._states = states
         self._arrivals = MovedArrivals(states, self._count)
         self._drains: dict[int, asyncio.Task[Drained]] = {}
+        self._replacements = Replacements(self, group, recovery)
         group.on_taken = self._arrivals.saw
 
     async def drain(self, index: int, *, ends: bool = False) -> Drained:
@@ -99,19 +101,24 @@ class GroupMoves:
         running = self._drains[index] = asyncio.create_task(self._drain(member, ends=ends))
         return await asyncio.shield(running)
 
-    def relieve(self, index: int) -> None:
+    def relieve(self, index: int) -> asyncio.Future[Drained] | None:
         """Have the requests of an engine that has been asked to end go on in others. Without another one they stay to its end.
 
-        Its successor takes requests.
+        Its successor takes requests. Returns what becomes of them; None without another engine.
         """
         member = self.member(index)
         if not self._group.is_relieved(member):
-            return
+            return None
         member.is_leaving = True
         self._group.take_out(member)
         running = self._drains.get(index)
         if running is None or running.done():
-            self._drains[index] = asyncio.create_task(self._drain(member, ends=False))
+            running = self._drains[index] = asyncio.create_task(self._drain(member, ends=False))
+        return running
+
+    def keep_engines(self) -> None:
+        """End no engine any more that somebody asks to end: the server itself ends, and they end with it."""
+        self._replacements.close()
 
     async def leave(self, index: int) -> bool:
         """Disconnect from a drained engine that is about to end; False where it is not drained, and nothing has changed."""
@@ -156,6 +163,7 @@ class GroupMoves:
 
     def close(self) -> None:
         """End all drains; what they have not moved stays."""
+        self._replacements.close()
         for task in self._drains.values():
             task.cancel()
         self._arrivals.close()

@@ -58,7 +58,8 @@ class GroupRecovery(Recovery):
         """Begin the recovery of the engine that died last, of `error`. dead: the group."""
         member = self.group.fallen.popleft()
         client = member.client
-        self._log.died(error.cause, str(error), pauses=not self.group.serves)
+        if error.cause != ENDED:  # its command has ended it on request, and it has left its requests to others
+            self._log.died(error.cause, str(error), pauses=not self.group.serves)
         logger.error("Engine %d: %s", member.index, error)
         num_explained = self._judge(client, error)
         self.group.drop(lambda name: self._requests.find(name) is None)
@@ -81,7 +82,8 @@ class GroupRecovery(Recovery):
             client = await self._next_at(member, dead.ready, error, num_explained)
             self.group.adopt(member, client)
             await self._level(member)
-            self._log.restarted(error.cause)
+            if error.cause != ENDED:
+                self._log.restarted(error.cause)
             await self._try_suspects(member)
             if client.dead_error is None:
                 self.group.open(member)

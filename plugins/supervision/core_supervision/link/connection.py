@@ -44,6 +44,10 @@ class Voice(Protocol):
         """Send a ping, unless the last one is still unanswered."""
         ...
 
+    def asked_to_end(self) -> None:
+        """Learn that somebody has asked the engine's process to end, which goes on."""
+        ...
+
 
 class EngineConnection:
     """A connection to one engine, owned by its client. Subclasses transport the payloads: `_greeted`, `_payload`, `post`,

@@ -61,6 +61,7 @@ class ZmqClient:
     ready:      the engine's greeting.
     for_others: whether further clients use this engine, so that its owner has to probe it also while it owes no answer here.
     dead_error: why the engine is gone, or None. Once it is set, every call raises it.
+    on_asked:   called when somebody has sent SIGTERM to the engine, which this client has started. None: it goes on.
     """
 
     def __init__(self, engine: EngineConnection, ready: EngineReady) -> None:
@@ -74,6 +75,7 @@ class ZmqClient:
         self._calls = OpenCalls()
         self._ping: asyncio.Future[Any] | None = None
         self.for_others = False
+        self.on_asked: Callable[[], None] | None = None
         self._asked_at = self._heard_at = time.monotonic()
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -183,6 +185,13 @@ class ZmqClient:
         if self._ping is None or self._ping.done():
             self._ping = self._ask("ping", {})
         return self._ping
+
+    def asked_to_end(self) -> None:
+        """Tell whoever may end the engine that somebody wants it."""
+        if self.on_asked is None:
+            logger.info("The engine's process got SIGTERM, which does not end it: the end of its server does.")
+        elif self.dead_error is None and not self._closing:
+            self.on_asked()
 
     def name_of(self, handle: int) -> str:
         """Return the id of this client's live request with this handle, otherwise a text that is no such id."""

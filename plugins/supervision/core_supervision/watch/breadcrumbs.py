@@ -1,7 +1,8 @@
 """Records of an engine process's steps and utilities in shared memory, which can be read after its death.
 
-Owns: the layout of that memory, writing (`Breadcrumbs`) and reading it (`read`, `read_utility`). Never does: interpret it.
-Called by: the engine process (writes around each step and each utility), its owner (reads after a death, and while it waits).
+Owns: the layout of that memory, writing (`Breadcrumbs`) and reading it (`read` and others). Never does: interpret it. Called
+by: the engine process (writes around each step and each utility, and on SIGTERM), its owner (reads after a death, and while it
+waits).
 
 The sequence number is odd while a step is being written, so a reader gets one complete step or none.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +31,9 @@ _UTILITIES = _HEADER.size // 8 + NUM_LEARNED
 utility; the name follows."""
 UTILITY_NAME_NBYTES = 32
 _UTILITY = struct.Struct(f"=qdq{UTILITY_NAME_NBYTES}s")
-_HANDLES = _UTILITIES * 8 + _UTILITY.size
+_END_REQUESTS = _UTILITIES + _UTILITY.size // 8
+"""Index of the number of times that somebody has asked the process to end."""
+_HANDLES = (_END_REQUESTS + 1) * 8
 MOST_HANDLES = (STEPS_NBYTES - _HANDLES) // 8
 """Maximum number of sequences recorded for one step; further ones are left out."""
 
@@ -87,7 +91,7 @@ class Breadcrumbs:
         self._integers = memory.cast("q")
         self._floats = memory.cast("d")
         self._integers[_EPOCH] = epoch
-        for word in (_SEQUENCE, _STEP, _COMPUTING, _COUNT, _END, _UTILITIES):
+        for word in (_SEQUENCE, _STEP, _COMPUTING, _COUNT, _END, _UTILITIES, _END_REQUESTS):
             self._integers[word] = 0
 
     @property
@@ -134,6 +138,10 @@ class Breadcrumbs:
         """Record the end of the utility, successful or not."""
         self._integers[_UTILITIES] += 1
 
+    def ask_to_end(self) -> None:
+        """Record that somebody other than the owner has asked the process to end."""
+        self._integers[_END_REQUESTS] += 1
+
     def _set_handles(self, handles: bytes) -> None:
         named = handles[: MOST_HANDLES * 8]
         self._integers[_COUNT] = len(named) // 8
@@ -163,6 +171,11 @@ def read_utility(descriptor: int) -> InUtility | None:
     if number % 2 == 0:
         return None
     return InUtility(number, raw.rstrip(b"\0").decode(errors="replace"), begin_s, bool(holds_steps))
+
+
+def read_end_requests(descriptor: int) -> int:
+    """Return how often somebody other than the owner has asked this engine to end."""
+    return int.from_bytes(os.pread(descriptor, 8, _END_REQUESTS * 8), sys.byteorder)
 
 
 def _header(descriptor: int) -> tuple[int, int, int, int, int, float, float, float]:

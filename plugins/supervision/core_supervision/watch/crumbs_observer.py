@@ -1,4 +1,5 @@
-"""Observer that records an engine's steps and utilities for its owner, which reads them after a death or during a silence.
+"""Observer that records an engine's steps and utilities for its owner, which reads them after a death or during a silence, and
+the wish of others that the process end.
 
 Owns: `CrumbsObserver`, which writes them. Never does: interpret or read them. Called by: the engine core and its step queue, in
 a process whose owner passed a file for them.
@@ -12,6 +13,7 @@ from typing import Self
 from core.engine.observer import Engine, EngineObserver, EngineStart
 from core.engine.step_queue import OwnQueue
 from core_supervision.watch.breadcrumbs import Breadcrumbs
+from core_supervision.watch.end_requests import record_end_requests
 from core_supervision.watch.step_trace import StepTrace
 
 
@@ -37,6 +39,10 @@ class CrumbsObserver(EngineObserver):
         """Note where the ends of steps are recorded."""
         # An `OwnQueue` records them when the engine's thread asks for the results, and that thread executes the utilities too.
         self._holds_steps = isinstance(engine.queue, OwnQueue)
+
+    def before_first(self) -> None:
+        """Take SIGTERM for a wish from now on; before, there is no request that could go on elsewhere."""
+        record_end_requests(self._crumbs)
 
     def calling(self, method: str) -> None:
         """Record the beginning of a utility, or with an empty `method` its end."""
