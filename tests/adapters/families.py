@@ -90,7 +90,7 @@ class AdaptedHarness:
         def names_of(tensors: dict[str, Any]) -> Any:
             from msgspec.structs import replace
 
-            return weight_map(replace(manifest, tensors=tensors), self.harness.spec)
+            return weight_map(replace(manifest, tensors=tensors), self.harness.spec, of_modules=True)
 
         fitting = Fitting(self.harness.spec, names, names_of, 64)
         outer = OuterChanges(self.placed, model.kernels, model.weights, "float32", device)

@@ -22,13 +22,14 @@ QUICK = ("gpt2", "phi3", "mixtral", "deepseek_v3")
 TEXT = r".*(language_model|text_model).*(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 IN_PROJ = ["in_proj"]
 MAMBA = ["in_proj", "x_proj"]
+SHARED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"]
 LATENT = ["q_a_proj", "q_b_proj", "o_proj", "gate_proj", "up_proj"]
 TARGETS: dict[str, Any] = {
     "mamba": MAMBA, "mamba2": IN_PROJ, "falcon_mamba": MAMBA, "jamba": [*MAMBA, "q_proj", "out_proj", "down_proj"],
     "nemotron_h": ["in_proj", "q_proj", "o_proj", "up_proj"], "falcon_h1": ["in_proj", "q_proj", "up_proj"],
     "deepseek_v32": LATENT, "glm_moe_dsa": LATENT, "longcat_flash": LATENT[:3],
     "axk2": ["q_a_proj", "q_gate_proj", "o_proj", "gate_proj", "up_proj"],
-    "zamba2": ["in_proj"],
+    "zamba2": ["in_proj", *SHARED],
     "kimi_linear": ["q_proj", "f_b_proj", "g_b_proj", "o_proj", "up_proj"],
     "phimoe": ["q_proj"], "llama4_text": ["q_proj", "o_proj"],
     "bert": ["query", "key", "value", "intermediate.dense"], "roberta": ["query", "output.dense"],
@@ -103,10 +104,15 @@ def test_each_matrix_alone_in_every_family(model_type: str, tmp_path: Path) -> N
 
 
 def names_in(adapter: Path) -> list[str]:
-    """The last parts of the names of changed modules, with the part before a number: it is the place in a list."""
+    """The last parts of the names of changed modules, with the part before a number: it is the place in a list.
+
+    Stacks of experts are left out.
+    """
     found = set()
     for tensor in load_file(adapter / "adapter_model.safetensors"):
         before, _, name = tensor.partition(".lora_")[0].rpartition(".")
+        if name in ("experts", "base_layer"):  # parameters of all experts, which are no module that peft could change
+            continue
         found.add(f"{before.rpartition('.')[2]}.{name}" if name.isdigit() else name)
     return sorted(found)
 
@@ -154,6 +160,29 @@ NORMS: dict[str, list[str]] = {
 def test_saved_norms(model_type: str, tmp_path: Path) -> None:
     targets = TARGETS.get(model_type, "all-linear")
     assert distance(model_type, tmp_path, target_modules=targets, modules_to_save=NORMS[model_type]) <= 1e-4
+
+
+@pytest.mark.parametrize("use", [1, 4])
+def test_each_use_of_a_shared_block_has_a_change_of_its_own(use: int, tmp_path: Path) -> None:
+    """Layers 1 and 4 share their matrices, whose modules are two: a change of one is none of the other."""
+    targets = rf".*layers\.{use}\.shared_transformer.*({'|'.join(SHARED)})"
+    assert distance("zamba2", tmp_path, target_modules=targets) <= 1e-4
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("model_type", ["deepseek_v32", "glm_moe_dsa"])
+def test_an_index_that_would_choose_everything_is_refused_with_the_reason(model_type: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"indexer\.\w+, but the model has no such matrix \(.* no longer than index_topk"
+    ):
+        distance(model_type, tmp_path)
+
+
+@pytest.mark.models
+def test_the_small_matrices_of_a_shared_block_are_refused(tmp_path: Path) -> None:
+    """A module of the first layer stands for the same matrix as one of the layer that uses it."""
+    with pytest.raises(UserError, match=r"gate_up_proj_adapter_list\.\d\.\d, but the model has no such matrix"):
+        distance("zamba2", tmp_path, target_modules=r".*adapter_list\.\d\.\d")
 
 
 def test_a_tower_is_refused_with_names_of_the_text(tmp_path: Path) -> None:

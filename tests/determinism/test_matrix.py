@@ -30,9 +30,15 @@ KERNELS: dict[str, dict[str, Any]] = {
     "offload": {**double("watched"), "offload_group_size": 1},
     "in place": {**double("watched"), "cpu_offload_gb": 1.0},
     "declared": DECLARED,
+    "ranks": {"tensor_parallel_size": 2},
+    "stages": {"pipeline_parallel_size": 2},
 }
-PLAINEST = {"offload": "device", "in place": "device"}
-"""Kernels whose bits are those of others: weights in host memory have the bits of weights on the device."""
+PLAINEST = {"offload": "device", "in place": "device", "ranks": "native", "stages": "native"}
+"""Kernels whose bits are those of others: weights in host memory have the bits of weights on the device, and several
+processes those of one.
+"""
+WATCHED = ("device", "offload", "in place")
+"""Doubles that watch their host, which take seconds for a token of all requests."""
 TINY, REAL = ("tiny_llama", "tiny_gemma3"), ("smollm2", "smollm2_bf16", "gemma3")
 FAMILIES = (*MORE_STREAMS, *INDEXED)
 """Tiny models of other families."""
@@ -58,6 +64,7 @@ FULL: list[Row] = [
     *(("offload", "tiny_llama", TYPES_OF_DOUBLES | case) for case in RUNS),
     *(("in place", "tiny_llama", TYPES_OF_DOUBLES | case) for case in RUNS[::4]),
     *(("declared", model, case) for model in ROUNDED for case in BOTH),
+    *((several, model, case) for several in ("ranks", "stages") for model in TINY for case in BOTH),
     *(
         ("native", model, case)
         for model in (*REAL, *FAMILIES, *SEEING)
@@ -98,7 +105,7 @@ def arguments(kernels: str, dtype: str, kv: str) -> dict[str, Any]:
 
 
 def max_tokens(model: str, kernels: str) -> int:
-    if kernels in ("device", *PLAINEST):  # a double that watches its host takes seconds for a token of all requests
+    if kernels in WATCHED:
         return 4
     return 12 if model in REAL else 40
 

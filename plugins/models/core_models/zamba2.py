@@ -100,7 +100,7 @@ def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule
     rules: list[WeightRule] = []
     for number, layer in enumerate(hybrids[count:]):
         same = rf"model\.layers\.{layer}\.shared_transformer\..*"
-        rules.append(Ignored(same, f"the same tensors as of layer {hybrids[number % count]}"))
+        rules.append(Ignored(same, f"the same tensors as of layer {hybrids[number % count]}", apart=True))
     for layer in range(len(kinds)):
         prefix, first = rf"^model\.layers\.{layer}\.", place[layer]
         if layer not in hybrids:
@@ -117,7 +117,7 @@ def weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule
         first, *others = (place[layer] for layer in hybrids[number::count])
         shared = r"(self_attn\.[qkvo]_proj|mlp\.(?:gate_up|down)_proj|input_layernorm|post_attention_layernorm)"
         to = tuple(rf"model.layers.{other}.\1.\2" for other in others)
-        rules.append(Copied(rf"model\.layers\.{first}\.{shared}\.(weight|bias)", to))
+        rules.append(Copied(rf"model\.layers\.{first}\.{shared}\.(weight|bias)", to, apart=True))
     return tuple(rules)
 
 
@@ -125,14 +125,10 @@ def _small(prefix: str, blocks: list[int]) -> list[Rename]:
     """Return the rules for the small matrices of a shared block: number n of a list is that of use n. blocks: of each use."""
     rules = []
     for use, block in enumerate(blocks):
-        rules.append(
-            Rename(rf"{prefix}feed_forward\.gate_up_proj_adapter_list\.{use}\.", f"blocks.{block}.mlp.low_rank.")
-        )
-        rules.append(
-            Rename(
-                rf"{prefix}self_attn\.linear_([qkv])_adapter_list\.{use}\.", rf"blocks.{block}.self_attn.\1_low_rank."
-            )
-        )
+        gates = rf"feed_forward\.gate_up_proj_adapter_list\.{use}\."
+        inputs = rf"self_attn\.linear_([qkv])_adapter_list\.{use}\."
+        rules.append(Rename(prefix + gates, f"blocks.{block}.mlp.low_rank.", apart=True))
+        rules.append(Rename(prefix + inputs, rf"blocks.{block}.self_attn.\1_low_rank.", apart=True))
     return rules
 
 

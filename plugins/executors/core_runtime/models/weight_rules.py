@@ -18,10 +18,12 @@ class Rename(msgspec.Struct, frozen=True, tag=True):
 
     pattern: a regular expression.
     to: the replacement, with `\\1` for its groups.
+    apart: adapters cannot change the matches under these names: several modules stand for one tensor.
     """
 
     pattern: str
     to: str
+    apart: bool = False
 
 
 class Stacked(msgspec.Struct, frozen=True, tag=True):
@@ -63,12 +65,16 @@ class Cut(msgspec.Struct, frozen=True, tag=True):
 
 
 class Copied(msgspec.Struct, frozen=True, tag=True):
-    """A tensor that a model also uses in other places. pattern: the whole name, after renames. to: names of these places,
-    with `\\1` for groups of the pattern.
+    """A tensor that a model also uses in other places.
+
+    pattern: the whole name, after renames.
+    to: names of these places, with `\\1` for groups of the pattern.
+    apart: these places are modules of their own, each with its own change by an adapter.
     """
 
     pattern: str
     to: tuple[str, ...]
+    apart: bool = False
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
@@ -100,11 +106,13 @@ class Ignored(msgspec.Struct, frozen=True, tag=True):
     pattern: the whole name in the checkpoint.
     reason: why ignoring them changes nothing.
     renamed: the pattern is also matched against names after renames, as errors show them.
+    apart: the names are those of modules that adapters change, though their tensors are others'.
     """
 
     pattern: str
     reason: str
     renamed: bool = False
+    apart: bool = False
 
 
 WeightRule = Rename | Stacked | Cut | Copied | Joined | Turned | UnitRows | Ignored

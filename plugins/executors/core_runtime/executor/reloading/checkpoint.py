@@ -41,7 +41,7 @@ class Checkpoint:
     shaped: the modules without weights, for a model that runs on modules of transformers.
     prepared: prepared kernels, if they were saved.
     names: map from the names in the files to canonical ones; None for modules of transformers.
-    names_of: the same map for other tensors than the checkpoint's, such as those that an adapter changes.
+    names_of: the same map for changes of modules, as an adapter has them.
     """
 
     loader: Loader
@@ -96,15 +96,16 @@ def _open_decoder(
     if name is None:
         spec = decoder_spec(hf_config)
         names_in = partial(weight_map, spec=spec)
+        modules_in = partial(weight_map, spec=spec, of_modules=True)
     else:
         facts = manifest.facts()
         family: ModelFamily | HasRow = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
         spec = plugin_spec(family, hf_config)
-        names_in = partial(plugin_names, family, spec=spec)
+        names_in = modules_in = partial(plugin_names, family, spec=spec)
     names = names_in(overridden)
 
     def names_of(tensors: dict[str, TensorInfo]) -> WeightMap:
-        return names_in(msgspec.structs.replace(overridden, tensors=tensors))
+        return modules_in(msgspec.structs.replace(overridden, tensors=tensors))
 
     if config.model.pooling is not None:
         spec = without_head(spec, names.manifest)

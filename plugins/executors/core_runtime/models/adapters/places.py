@@ -168,9 +168,12 @@ class Places:
         return found
 
     def _nothing(self, name: str, module: str) -> str:
+        tensor = f"{module}.weight"
+        reason = self._names_of({tensor: TensorInfo(tensor, (1, 1), "F32", 4, 0, 0, tensor)}).ignored.get(tensor)
+        why = f" ({reason})" if reason else ""
         near = get_close_matches(module, list(self._known.values()), n=3, cutoff=0.5)
         hint = f" Names like it are {', '.join(near)}." if near else ""
-        return f"Adapter '{name}' changes {module}, but the model has no such matrix.{hint}"
+        return f"Adapter '{name}' changes {module}, but the model has no such matrix{why}.{hint}"
 
 
 def _shape_of(change: ModuleChange) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from core_runtime.models.families.wrappers import OTHER, WRAPPED, is_wrapper, ou
 from core_runtime.models.tensors.tensor_check import OWN_HEAD
 from core_runtime.models.tensors.weight_map import WeightMap
 from core_runtime.models.unread import Unread, refuse, unread, unread_outside
-from core_runtime.models.weight_rules import Ignored, Rename, WeightRule, modules
+from core_runtime.models.weight_rules import Copied, Ignored, Rename, WeightRule, modules
 from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec
 
@@ -131,9 +131,13 @@ def _nearest(what: str) -> list[str]:
     return get_close_matches(what, known, n=3, cutoff=0.5) or [family.name for family in families()[:1]]
 
 
-def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None) -> WeightMap:
-    """Return the map from a checkpoint to its tensors under canonical names. row: None: the table's row for its
-    configuration.
+def weight_map(
+    manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None, *, of_modules: bool = False
+) -> WeightMap:
+    """Return the map from a checkpoint to its tensors under canonical names.
+
+    row: None: the table's row for its configuration.
+    of_modules: the tensors are changes of modules, as adapters have them: modules that share tensors have one each.
     """
     family = row or family_for(manifest.config)
     num_experts, _ = spec.router_widths()
@@ -154,6 +158,8 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
             for rule in rules
             if isinstance(rule, Ignored) and not any(re.fullmatch(rule.pattern, one) for one in shapes)
         ]
+    if of_modules:
+        rules = [rule for rule in rules if not (isinstance(rule, Rename | Copied | Ignored) and rule.apart)]
     settled = {} if spec.pooling_head is None else spec.pooling_head.named(manifest.tensors)
     return WeightMap(manifest, rules, num_experts, shapes, settled=settled)
 
