@@ -146,6 +146,8 @@ def main() -> None:
                     if httpx.get(f"{url}/health").status_code == 200:
                         break
                 except httpx.HTTPError:
+                    if server.poll() is not None:
+                        raise SystemExit(f"The server ended: {Path(directory, 'log').read_text()[-2000:]}") from None
                     time.sleep(0.1)
             asyncio.run(measure(url, options.chats, options.rate))
         finally:

@@ -55,7 +55,8 @@ class StepPlanner:
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
         self._apart = self._least_apart = 1
-        self.room = None if state.stall is None else PromptRoom(state.stall.cost, state.stall.limit_s)
+        cost = state.stall.cost if state.stall else state.flex_cost if state.running.num_flex else None
+        self.room = None if cost is None else PromptRoom(cost, self._flex_limit_s, is_soft=state.stall is None)
         self._query_lens: Int32Array | None = None
         self._pending: Int32Array | None = None
         self._chunk_starts: list[int] = []

@@ -67,11 +67,16 @@ class StallLimit:
 
 
 class PromptRoom:
-    """The seconds of one step that are left for prompts; unlimited while no stream waits for the step."""
+    """The seconds of one step that are left for prompts; unlimited while no stream waits for the step.
 
-    def __init__(self, cost: StepCost, limit_s: float) -> None:
+    is_soft: the limit is twice as long, and prompts get as long as the streams beyond it. Streams last longer beside the batch
+    class, so more prompts fall into their time; this limits the waits for these where there is no `--max-stall-ms`.
+    """
+
+    def __init__(self, cost: StepCost, limit_s: float, *, is_soft: bool = False) -> None:
         self._cost = cost
-        self._limit_s = limit_s
+        self._limit_s = limit_s * (1 + is_soft)
+        self._is_soft = is_soft
         self._left: float | None = None
         self._taken = 0.0
 
@@ -83,7 +88,8 @@ class PromptRoom:
     def admit_streams(self, plan: StepPlan) -> None:
         """Set the room that the decodes of `plan` leave: they are streams that wait for the step."""
         work = work_of(plan, len(plan.slots))
-        self._left = self._limit_s - self._cost.predict(*work) * self._cost.margin
+        seconds = self._cost.predict(*work) * self._cost.margin
+        self._left = max(self._limit_s - seconds, seconds) if self._is_soft else self._limit_s - seconds
 
     def fitting_decodes(
         self, num_prompt: int, tokens: NDArray[np.int64], keys: NDArray[np.int64], least: int, *, is_flex: bool
@@ -96,19 +102,16 @@ class PromptRoom:
         def seconds(row: int) -> float:
             return self._cost.predict(num_prompt, int(tokens[row]), int(keys[row]))
 
-        # Where one row alone takes longer, the others may add half of that: they cost little beside it.
-        limit = max(self._limit_s, 1.5 * seconds(0) * is_flex)
+        # Where one row alone takes longer, the others may add half of that, little beside it; half of a long prompt is much.
+        limit = max(self._limit_s, 1.5 * self._cost.predict(0, int(tokens[0]), int(keys[0])) * is_flex)
         return least + bisect_right(range(least, len(keys)), limit, key=seconds)
 
     def chunk(self, start: int, num_tokens: int) -> int:
         """Return how many of `num_tokens` prompt tokens from position `start` on fit; at least one."""
         if self._left is None:
             return num_tokens
-        fitting = self._cost.fitting_chunk(start, self._left)
-        if not fitting:
-            # Only the first prompt exceeds the limit by so much; others get the single token that a chunk must have.
-            fitting = 1 if self._taken else LEAST_CHUNK
-        return min(num_tokens, fitting)
+        # Only the first prompt exceeds the limit by so much; others get the single token that a chunk must have.
+        return min(num_tokens, self._cost.fitting_chunk(start, self._left) or (1 if self._taken else LEAST_CHUNK))
 
     def take(self, start: int, num_tokens: int, *, completes: bool) -> None:
         """Account for a planned chunk. completes: whether its sequence gets a token and so waits for the step too."""
@@ -126,9 +129,5 @@ class PromptRoom:
 
 def _still_there(slots: Int32Array, step: Step, running: RunningSet) -> Int32Array:
     """Return the slots that still belong to the sequences of the step."""
-    found: list[int] = []
-    for slot in slots.tolist():
-        sequence = running.at(slot)
-        if sequence is not None and sequence.first_step <= step.number:
-            found.append(slot)
-    return np.array(found, np.int32)
+    found = ((slot, running.at(slot)) for slot in slots.tolist())
+    return np.array([slot for slot, each in found if each is not None and each.first_step <= step.number], np.int32)

@@ -4,7 +4,7 @@ import pytest
 from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, planned_step, reference, run
 from scheduler.test_step_cost import MACHINES, Machine
 
-from core.scheduler.step_cost import work_of
+from core.scheduler.step_cost import StepWork, work_of
 from core_policies.fcfs.policy import FcfsPolicy
 from tests.inside import state_of
 
@@ -134,6 +134,53 @@ def test_streams_wait_no_longer_than_the_limit_for_lines():
     with_stream = [seconds for seconds, names in bench.steps if "stream" in names]
     assert sorted(with_stream)[int(0.98 * len(with_stream))] <= 0.11
     assert any(len(names) > 3 for _, names in bench.steps)
+
+
+def test_prompts_of_others_are_no_stalls_for_streams_that_last_longer_beside_lines():
+    bench = learned(MACHINES["two cores"])
+    for number in range(40):
+        bench.add(f"line{number}", 20, 400, flex=True)
+    bench.add("stream", 20, 60)
+    for number in range(4):
+        for _ in range(8):
+            bench.step()
+        bench.add(f"chat{number}", 700, 3)  # half a second of prompt
+    with_stream = [seconds for seconds, names in bench.steps if "stream" in names]
+    while ("chat3", 0) not in bench.client.tokens:
+        if "stream" in bench.step():
+            with_stream.append(bench.steps[-1][0])
+    assert max(with_stream) <= 2.2 * LIMIT
+    bench.run()
+
+
+def test_a_prompt_beside_many_streams_gets_as_long_as_they_although_lines_are_there():
+    bench = learned(Machine(0.02, 4e-3, 0.0, 1e-3, 0.0))
+    bench.add("line", 20, 200, flex=True)
+    bench.step()
+    for number in range(30):
+        bench.add(f"stream{number}", 2, 100)
+    for _ in range(40):
+        bench.step()
+    bench.add("chat", 1000, 3)
+    num_before = len(bench.steps)
+    while ("chat", 0) not in bench.client.tokens:
+        bench.step()
+    assert len(bench.steps) - num_before <= 16
+    bench.run()
+
+
+def test_lines_add_no_more_than_their_limit_to_a_long_prompt():
+    bench = learned(MACHINES["two cores"])
+    for number in range(48):
+        bench.add(f"line{number}", 20, 400, flex=True)
+    for _ in range(60):
+        bench.step()
+    bench.add("chat", 1500, 2)
+    alone = bench.machine.seconds(StepWork(1500, 0, 0, 1500 * 1500 // 2))
+    while "chat" not in bench.step():
+        pass
+    assert bench.steps[-1][0] <= alone + 0.1 * LIMIT
+    bench.run()
 
 
 @pytest.mark.parametrize("limits", [{"max_stall_s": 0.02}, {"max_num_mixed_batched_tokens": 32}])

@@ -84,7 +84,8 @@ def read_traffic(directory: str) -> Iterator[TrafficRecord]:
             yield record
     if is_journal and not found:
         raise UserError(
-            f"{directory}: a request journal keeps no tokens of answers that have ended; record some with --record-traffic."
+            f"{directory}: a request journal keeps no tokens of answers that have ended; give two engines, --left and --right, "
+            "which compute them anew, or record some with --record-traffic."
         )
     if not found:
         raise UserError(

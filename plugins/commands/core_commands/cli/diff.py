@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from core.api.errors import ConfigError, UserError
+from core.api.errors import ConfigError, CoreError, UserError
 from core.args.arg import Arg
 from core.commands.words import take_help
 from core_commands.cli.options import parse_engine_arguments
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from core_commands.replay.side_by_side import Running
     from core_config.arguments.parser import Parsed
 
-USAGE = "core diff RECORDS [--left ARGUMENTS] --right ARGUMENTS | --url URL | --right-cmd COMMAND"
+USAGE = "core diff RECORDS|JOURNAL [--left ARGUMENTS] --right ARGUMENTS | --url URL | --right-cmd COMMAND"
 SUMMARY = (
     "Answer recorded requests (core serve --record-traffic) again, and show where another engine goes another way: by token, "
     "tool call and JSON value, and in speed and memory."
@@ -126,7 +126,10 @@ def _parsed(name: str, text: str) -> "Parsed":
 def _records(source: str, options: DiffOptions) -> "list[Recorded]":
     """Return the records to compare, oldest first. Raises UserError."""
     from core_apis.traffic.records import read_traffic
+    from core_commands.replay.journal import is_journal
 
+    if options.left is not None and is_journal(source):
+        return _of_journal(source, options)
     found: list[Recorded] = []
     num_unreadable = 0
     for number, record in enumerate(read_traffic(source)):
@@ -139,6 +142,31 @@ def _records(source: str, options: DiffOptions) -> "list[Recorded]":
             found.append(one)
     if num_unreadable:
         print(f"core diff: records that cannot be read: {num_unreadable}.", file=sys.stderr)
+    return _newest(source, found, options)
+
+
+def _of_journal(source: str, options: DiffOptions) -> "list[Recorded]":
+    """Return the requests of a journal, which have no answers yet. Raises UserError."""
+    from core_commands.replay.journal import read_requests
+
+    if options.right is None:
+        raise UserError(
+            f"{source}: requests of a journal are token ids, which another server's tokenizer may not mean; give the right "
+            "engine's arguments: --right ARGUMENTS."
+        )
+    chosen = options.tenant or ""
+    rows = [one for tenant, one in read_requests(source) if tenant.hex().startswith(chosen)]
+    found = [one for one in rows if one is not None]
+    if len(found) < len(rows):
+        print(
+            f"core diff: requests of the journal that are more than one text of tokens, or of another version, and are left "
+            f"out: {len(rows) - len(found)}.",
+            file=sys.stderr,
+        )
+    return _newest(source, found, options)
+
+
+def _newest(source: str, found: "list[Recorded]", options: DiffOptions) -> "list[Recorded]":
     if not found:
         raise UserError(f"{source}: none of its records fits; leave out --tenant, or record more.")
     return found if options.limit is None else found[-options.limit :]
@@ -211,15 +239,23 @@ def _speed(
 
 
 def _answer_again(parsed: "Parsed", records: "list[Recorded]", comparison: "Comparison") -> None:
-    """Replace the recorded answers by those of the left engine."""
+    """Replace the recorded answers by those of the left engine. Requests that it refuses leave the list, with their reason."""
+    from core_commands.replay.comparison import RecordDifference, question_of
     from core_commands.replay.engine import run_replay
     from core_commands.several.entries import planned_bytes
 
     async def work(engine: "ReplayEngine") -> int:
         comparison.planned["left"] = planned_bytes(engine.resolution)
-        for record in records:
-            body = await engine.renamed(record.body, adapted=bool(record.adapter))
-            record.answered(*await engine.compute(record.path, body, record.given(), record.seeds))
+        for record in records.copy():
+            try:
+                body = await engine.renamed(record.body, adapted=bool(record.adapter))
+                record.answered(*await engine.compute(record.path, body, record.given(), record.seeds))
+            except CoreError as error:
+                records.remove(record)
+                comparison.num_requests += 1
+                row = RecordDifference(record.number, record.path, question_of(record.body))
+                row.problem = f"Left: {error}"
+                comparison.rows.append(row)
         return 0
 
     run_replay(parsed, work)

@@ -26,6 +26,10 @@ Given = Sequence[Sequence[int]]
 """The token ids that are given for one prompt, for each choice."""
 
 
+UNLIMITED: Final = 2**31 - 1
+"""`max_tokens` of a body whose answer only the context limits, which a completion cannot say otherwise."""
+
+
 @dataclass
 class Computed:
     """One prompt that was computed. call: as the engine got it. request: with resolved values. answers: of all choices."""
@@ -60,6 +64,8 @@ class ReplayJob:
         if isinstance(params, SamplingParams):
             if params.seed is None and index < len(self.seeds):
                 params = msgspec.structs.replace(params, seed=self.seeds[index])
+            if params.max_tokens == UNLIMITED:
+                params = msgspec.structs.replace(params, max_tokens=None)
             if index < len(self.given):
                 params = with_given(params, self.given[index])
         terms = replace(call.terms, receipts=_Keeper(self, index))

@@ -20,6 +20,7 @@ from core_commands.client.http_endpoint import HttpEndpoint
 from core_commands.client.served_names import served_name
 from core_commands.client.server_process import ServerError, free_port, running, until_ready
 from core_commands.replay.comparison import Comparison, RecordDifference, Recorded, compare_texts, question_of
+from core_commands.replay.computed import UNLIMITED
 from core_commands.replay.engine import DROPPED
 
 AT_ONCE: Final = 4
@@ -70,6 +71,8 @@ def body_for(record: Recorded, model: str) -> dict[str, Any]:
     body: dict[str, Any] = {name: value for name, value in record.body.items() if name not in DROPPED}
     if not record.adapter:  # the name of an adapter stays
         body["model"] = model
+    if body.get("max_tokens") == UNLIMITED:  # as many as the left side's answer has
+        body["max_tokens"] = max((len(tokens) for answers in record.answers for _, tokens, _ in answers), default=1)
     if record.path in SEEDED:
         body.setdefault("seed", record.seeds[0])
     return body

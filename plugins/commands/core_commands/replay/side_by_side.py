@@ -67,7 +67,8 @@ def measure(plans: Mapping[Name, Plan], right: Running | None, records: Sequence
 
     plans: the sides that are engines of ours. right: the right side, if it runs already. seconds: limit on the pairs of turns.
     """
-    reason = OFF if seconds <= 0 else no_room(plans)
+    nothing = "" if records else "the left side answered no request"
+    reason = OFF if seconds <= 0 else nothing or no_room(plans)
     if reason:
         return Speed(reason=reason)
     try:

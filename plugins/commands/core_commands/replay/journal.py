@@ -1,0 +1,123 @@
+"""Requests of a journal (`--request-journal`), as two engines can be asked for them.
+
+Owns: reading them, and the body that asks for the same answer again. Never does: lock or change a journal, or ask an engine.
+Called by: `core diff`.
+
+A journal keeps each prompt as token ids with its sampling parameters, and forgets the tokens of an answer that has ended. So
+both sides compute, as completions of these ids; what a chat's template or format would make of the answer is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from core.api.errors import UNREADABLE, UserError
+from core.api.sampling_params import SamplingParams
+from core_apis.journal.directory import PATTERN
+from core_apis.journal.records import Accepted, Begun, Frame, Kind, frames
+from core_commands.replay.comparison import Recorded
+from core_commands.replay.computed import UNLIMITED
+from core_frontend.api.sampling_fields import field_names
+
+PATH: Final = "/v1/completions"
+PASSED_ON: Final = field_names(lambda field: field.in_bodies)
+
+
+class KeptPrompt(msgspec.Struct):
+    """The part of a kept prompt that is asked again."""
+
+    token_ids: list[int]
+    second: int = 0
+    embeds: Any = None
+    pictures: list[Any] = []
+    media: list[Any] = []
+
+
+class KeptRequest(msgspec.Struct):
+    """The part of a kept chat or completion that is asked again."""
+
+    model: str
+    params: SamplingParams
+    prompts: list[KeptPrompt]
+
+
+class Wrapped(msgspec.Struct):
+    """A kept body of another API: the chat or completion that it became."""
+
+    chat: KeptRequest | None = None
+    completion: KeptRequest | None = None
+
+
+def is_journal(directory: str) -> bool:
+    """Whether a directory holds a journal of requests, and no recorded traffic. Raises UserError."""
+    kinds = {frame.kind for frame in _frames(directory)}
+    return Kind.ACCEPTED in kinds and Kind.TRAFFIC not in kinds
+
+
+def read_requests(directory: str) -> Iterator[tuple[bytes, Recorded | None]]:
+    """Yield the tenant's digest and the request, oldest first; None for one that cannot be asked again as token ids.
+
+    Raises UserError for a directory that cannot be read.
+    """
+    accepted: dict[int, Accepted] = {}
+    seeds: dict[int, dict[int, int]] = {}
+    for frame in _frames(directory):
+        try:
+            if frame.kind is Kind.ACCEPTED:
+                accepted[frame.entry] = msgspec.msgpack.decode(frame.payload, type=Accepted)
+            elif frame.kind is Kind.BEGUN:
+                begun = msgspec.msgpack.decode(frame.payload, type=Begun)
+                seeds.setdefault(frame.entry, {})[begun.prompt] = begun.seed
+        except UNREADABLE:
+            continue  # of another version
+    for entry in sorted(accepted):
+        yield accepted[entry].tenant, _recorded(entry, accepted[entry], seeds.get(entry, {}))
+
+
+def _frames(directory: str) -> Iterator[Frame]:
+    for path in sorted(Path(directory).expanduser().glob(PATTERN)):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror or error}.") from None
+        yield from frames(data)
+
+
+def _recorded(entry: int, accepted: Accepted, seeds: dict[int, int]) -> Recorded | None:
+    """Return a request as it is compared; None where token ids and parameters do not say all of it."""
+    try:
+        kept = _kept(accepted.body)
+    except (*UNREADABLE, ValueError):  # of another version, pooling, or parameters that are out of range
+        return None
+    if kept is None or not kept.prompts or not all(_is_plain(prompt) for prompt in kept.prompts):
+        return None
+    params = kept.params
+    if params.extra_args or params.trace_decode_token_ids:
+        return None
+    body: dict[str, Any] = {"model": kept.model, "prompt": [prompt.token_ids for prompt in kept.prompts]}
+    body["max_tokens"] = UNLIMITED if params.max_tokens is None else params.max_tokens
+    given = {name: getattr(params, name) for name in PASSED_ON if name != "truncate_prompt_tokens"}  # it has been cut
+    body |= {name: value for name, value in given.items() if value is not None}
+    if params.structured_outputs is not None:
+        body["structured_outputs"] = msgspec.to_builtins(params.structured_outputs)
+    prompts = [prompt.token_ids for prompt in kept.prompts]
+    drawn = [seeds.get(index, params.seed or 0) for index in range(len(prompts))]
+    return Recorded(entry, PATH, body, prompts, [], drawn, adapter=accepted.adapter)
+
+
+def _kept(body: bytes) -> KeptRequest | None:
+    """Return the request of a kept body. Raises one of `UNREADABLE` where it is none."""
+    found = msgspec.msgpack.decode(body, type=dict[str, Any])
+    if "params" in found:
+        return msgspec.msgpack.decode(body, type=KeptRequest)
+    wrapped = msgspec.msgpack.decode(body, type=Wrapped)
+    return wrapped.chat or wrapped.completion
+
+
+def _is_plain(prompt: KeptPrompt) -> bool:
+    """Whether a prompt is its token ids alone."""
+    return bool(prompt.token_ids) and not (prompt.second or prompt.embeds or prompt.pictures or prompt.media)
