@@ -65,6 +65,16 @@ class Reference:
         # PaliGemma's processor takes no text alone
         return self.answered(self._processor.tokenizer(text, return_tensors="pt", return_token_type_ids=False))
 
+    def vector(self, text: str, images: Sequence[Image.Image]) -> torch.Tensor:
+        """Return the last hidden state of a prompt at its last token, of length 1."""
+        if images:
+            given = self._processor(text=text, images=[list(images)], return_tensors="pt")
+        else:
+            given = self._processor.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        with torch.inference_mode():
+            made = self._model.model(**given).last_hidden_state[0, -1]
+        return torch.nn.functional.normalize(made, dim=0)
+
     def answered(self, given: Any) -> Answer:
         """given: what a processor made of a prompt."""
         length = given["input_ids"].shape[1]

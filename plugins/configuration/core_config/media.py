@@ -68,7 +68,7 @@ def media_config(
     plugins: the chosen ones, among them the processor where a medium is served.
     """
     processor = next((row for row in plugins.table if row.kind == PROCESSOR), None)
-    if why_not(settings, path, manifest) or pooling is not None or processor is None:
+    if processor is None or why_not(settings, path, manifest) or why_not_pooled(settings, pooling):
         return None
     config = manifest.config
     arguments = plugins.arguments.get(f"{PROCESSOR}.{processor.name}", {})
@@ -108,6 +108,16 @@ def media_config(
         processor_arguments=arguments,
         adapters=names_by_modality(settings),
     )
+
+
+def why_not_pooled(settings: Settings, pooling: PoolingConfig | None) -> str:
+    """Return why prompts with media are not pooled; empty where they are, and for a model that generates.
+
+    Many checkpoints that pool have the configuration of a model with towers, and no towers, so these are asked for.
+    """
+    if pooling is None or settings["limit_mm_per_prompt"]:
+        return ""
+    return "a model that pools sees pictures where limit_mm_per_prompt says how many, as in {'image': 1}"
 
 
 def _given_rows(settings: Settings, config: Mapping[str, Any]) -> dict[str, Any]:

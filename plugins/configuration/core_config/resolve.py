@@ -24,7 +24,7 @@ from core_config.engine import engine_config
 from core_config.experts import placement_of
 from core_config.layout_cost import LayoutCost, layout_cost
 from core_config.locating.files import magic_of, own_config
-from core_config.media import derive_for_sounds, tower_bytes, why_not
+from core_config.media import derive_for_sounds, tower_bytes, why_not, why_not_pooled
 from core_config.pooled.pooling import find_pooling
 from core_config.quarantine import apply_quarantine
 from core_config.resolution import Resolution
@@ -144,10 +144,11 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     model, platform = _model_and_platform(attempt)
     checkpoint = model.checkpoint
     refusal = why_not(attempt.settings, checkpoint.path, checkpoint.manifest)
-    server = msgspec.structs.replace(server, media_refusal=refusal)
     spec = _task_of(attempt, model)
+    refusal = refusal or why_not_pooled(attempt.settings, attempt.facts.pooling)
+    server = msgspec.structs.replace(server, media_refusal=refusal)
     choose_plugins(attempt, checkpoint, model.family, spec, platform)
-    if attempt.facts.pooling is None:
+    if not why_not_pooled(attempt.settings, attempt.facts.pooling):
         attempt.facts.tower_bytes = tower_bytes(attempt.settings, model.located.path, model.located.manifest)
     attempt.draft = attempt.answer_of(lambda: find_draft(attempt, model.located, spec, platform))
     plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))

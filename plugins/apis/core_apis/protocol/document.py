@@ -76,7 +76,12 @@ BODIES: tuple[Body, ...] = (
     Body(["/v1/responses"], responses.ResponsesRequest, responses.NEUTRAL, responses.REFUSED),
     Body(["/v1/messages"], anthropic.MessagesRequest, anthropic.NEUTRAL, anthropic.REFUSED),
     Body(["/v1/embeddings"], pooling.EmbeddingRequest, METADATA),
-    Body(["/v1/embed", "/v2/embed"], embed.EmbedRequest, METADATA, {"images": "this model reads texts"}),
+    Body(
+        ["/v1/embed", "/v2/embed"],
+        embed.EmbedRequest,
+        METADATA,
+        {"images": "this route reads texts; `LLM.embed` takes pictures"},
+    ),
     Body(["/classify", "/v1/classify"], pooling.ClassifyRequest, METADATA),
     Body(["/pooling"], pooling.PoolingRequest, METADATA),
     Body(["/score", "/v1/score"], pairs.ScoreRequest, METADATA),

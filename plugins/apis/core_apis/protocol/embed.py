@@ -66,7 +66,10 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     def texts(self) -> list[Text]:
         """Return all texts. Raises RequestError."""
         if self.images is not None:
-            raise RequestError("images is not served: this model reads texts; leave it out.", param="images")
+            raise RequestError(
+                "images is not served: this route reads texts; leave it out, or embed pictures with LLM.embed.",
+                param="images",
+            )
         given = self.texts_given if self.inputs is None else [_text_of(entry) for entry in self.inputs]
         if (self.texts_given is None) == (self.inputs is None):
             raise RequestError("The request needs either texts or inputs; give one of them.", param="texts")

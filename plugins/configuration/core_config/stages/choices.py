@@ -8,7 +8,7 @@ Called by: resolve.
 from __future__ import annotations
 
 from core.plugin.kinds import normalize
-from core_config.media import needs_spans, own_processor, processed, transcribes, why_not
+from core_config.media import needs_spans, own_processor, processed, transcribes, why_not, why_not_pooled
 from core_config.selection import (
     select_adapters,
     select_executor,
@@ -180,7 +180,8 @@ def _choose_adapters(attempt: Attempt) -> None:
 def _choose_processor(attempt: Attempt, checkpoint: Checkpoint) -> None:
     """Choose what processes media, for a model whose media are served."""
     settings = attempt.settings
-    if attempt.facts.pooling is not None or why_not(settings, checkpoint.path, checkpoint.manifest):
+    why_pooled = why_not_pooled(settings, attempt.facts.pooling)
+    if why_pooled or why_not(settings, checkpoint.path, checkpoint.manifest):
         return
     named, own = settings["mm_processor"], own_processor(checkpoint.manifest)
     modalities = processed(settings, checkpoint.manifest)
