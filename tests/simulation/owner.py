@@ -115,7 +115,8 @@ class SharedServer:
         await asyncio.wait({self._task})
 
     async def _serve(self) -> None:
-        supervisor = Supervisor(self._resolution, None)  # type: ignore[arg-type]
+        listener = SimpleNamespace(close=lambda: None)
+        supervisor = Supervisor(self._resolution, listener)  # type: ignore[arg-type]
         await supervisor.start(None)  # type: ignore[arg-type]
         events = (self._stopping, asyncio.Event())
         await supervisor.run(*events, lambda: None)
