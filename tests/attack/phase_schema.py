@@ -29,7 +29,7 @@ def run(arena: Arena, phase: Phase, seconds: float) -> None:
         report = arena.home / "schemathesis.json"
         out = attack(target, report, max(2.0, seconds - 15.0), arena.random.randint(0, 2**31), arena.home)
         if report.exists():
-            judge(phase, json.loads(report.read_text()))
+            judge(phase, json.loads(report.read_text()), out)
         else:
             phase.check("schemathesis runs", False, out[-300:], "a report")
         if server is not None:
@@ -56,8 +56,8 @@ def attack(target: Target, report: Path, seconds: float, seed: int, folder: Path
     return done.stdout + done.stderr
 
 
-def judge(phase: Phase, found: dict[str, Any]) -> None:
-    """One check for each kind of failure, and that enough was tried."""
+def judge(phase: Phase, found: dict[str, Any], out: str) -> None:
+    """One check for each kind of failure, and that enough was tried. out: what was printed."""
     cases, operations = found["test_cases"]["generated"], found["operations"]
     phase.check(
         "every operation is tried",
@@ -73,6 +73,8 @@ def judge(phase: Phase, found: dict[str, Any]) -> None:
     phase.check(
         "no request is without an answer", errors == 0, f"{errors} errors", 0, str(found.get("errors", ""))[:500]
     )
+    if errors:  # the report counts them; which request it was is printed alone
+        phase.notes.append(out[out.find("ERRORS") :][:2000])
     for kind in UNSOUND:
         operations_named = (found.get("warnings") or {}).get(kind) or []
         named = ", ".join(map(str, operations_named))
