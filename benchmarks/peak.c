@@ -1,5 +1,5 @@
-// What this machine can do at most. Prints operations a second of one core (two a product; independent sums in registers,
-// no memory) in bf16 and int8, then bytes a second that THREADS threads read of 256 MB.
+// What this machine can do at most. Prints operations a second of one core (two a product; independent sums in registers
+// or tiles, no memory) in bf16 and int8, then bytes a second that THREADS threads read of 256 MB.
 // Built and run by benchmarks/kernels.py: cc -O3 -march=native -pthread peak.c && ./a.out THREADS
 #include <immintrin.h>
 #include <pthread.h>
@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { kSums = 16, kSteps = 4000, kRuns = 400 };
 
@@ -35,6 +37,34 @@ static double now(void) {
         }                                                                                                              \
         return 2.0 * PRODUCTS * kSums * kSteps / best;                                                                 \
     }
+
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__)
+#define TILES 1
+// Four tiles of sums, which are multiplied in turn: no product waits for the one before it.
+#define MEASURE_TILES(NAME, INSTRUCTION, PRODUCTS)                                                                     \
+    static double NAME##_tiles(void) {                                                                                 \
+        double best = 1e9;                                                                                             \
+        for (int run = 0; run < kRuns; run++) {                                                                        \
+            double start = now();                                                                                      \
+            for (int step = 0; step < kSteps / 4; step++)                                                              \
+                __asm__ volatile(INSTRUCTION " %tmm6, %tmm4, %tmm0\n" INSTRUCTION " %tmm7, %tmm4, %tmm1\n" INSTRUCTION \
+                                             " %tmm6, %tmm5, %tmm2\n" INSTRUCTION " %tmm7, %tmm5, %tmm3");             \
+            double seconds = now() - start;                                                                            \
+            if (seconds < best) best = seconds;                                                                        \
+        }                                                                                                              \
+        return 2.0 * PRODUCTS * 16 * 16 * kSteps / best;                                                               \
+    }
+MEASURE_TILES(int8, "tdpbssd", 64)
+MEASURE_TILES(bf16, "tdpbf16ps", 32)
+
+static int tiles_allowed(void) { // the kernel grants them to a process that asks
+    struct { uint8_t palette, unused[15]; uint16_t bytes[16]; uint8_t rows[16]; } shapes = {.palette = 1};
+    if (syscall(SYS_arch_prctl, 0x1023, 18)) return 0; // ARCH_REQ_XCOMP_PERM, tile data
+    for (int i = 0; i < 8; i++) shapes.bytes[i] = 64, shapes.rows[i] = 16;
+    __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
+    return 1;
+}
+#endif
 
 #if defined(__AVX512VNNI__)
 MEASURE(int8, __m512i, _mm512_setzero_si512(), _mm512_dpbusd_epi32(sum[i], _mm512_set1_epi8(1), _mm512_set1_epi8(1)), 64)
@@ -105,7 +135,11 @@ int main(int count, char **arguments) {
 #if defined(__AVX2__)
     size_t threads = count > 1 ? strtoul(arguments[1], NULL, 10) : 1;
     if (threads < 1) return 2;
-    printf("%g %g %g\n", bf16(), int8(), bandwidth(threads));
+    double halves = bf16(), bytes = int8();
+#if defined(TILES)
+    if (tiles_allowed()) halves = bf16_tiles(), bytes = int8_tiles();
+#endif
+    printf("%g %g %g\n", halves, bytes, bandwidth(threads));
     return 0;
 #else
     return 1; // not measured here
