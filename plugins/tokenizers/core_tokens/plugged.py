@@ -109,7 +109,7 @@ class PluggedBackend:
         self.own: TextTokenizer = PluginTable([plug.row]).load(KIND, plug.row.name, context)
         self.encode_special_tokens = False
         self.normalizer: Any = None
-        self.ends = Ends(*self.own.ends)
+        self.ends = self._checked_ends()
         self.strips_space = bool(self.own.strips_space)
         self._check()
         self.control: dict[int, str] = {index: text for text, index in self.own.control.items()}
@@ -139,6 +139,21 @@ class PluggedBackend:
         wrong = [index for index in (*used, *(self.ends.between or ())) if not self._is_id(index)]
         if wrong:
             raise self.blame(f"named, control or ends have {wrong[:3]}, expected ids below vocab_size {size}")
+
+    def _checked_ends(self) -> Ends:
+        """Return the control tokens around texts. Raises PluginError where they are no lists of ids."""
+        given: Any = self.own.ends
+        ends = Ends(*given) if isinstance(given, (list, tuple)) and len(given) <= len(Ends._fields) else None
+        lists: list[Any] = (
+            [] if ends is None else [ends.before, ends.after, () if ends.between is None else ends.between]
+        )
+        if (
+            ends is None
+            or not all(isinstance(ids, (list, tuple)) for ids in lists)
+            or type(ends.second_type) is not int
+        ):
+            raise self.blame(f"ends is {given!r:.80}, expected lists of ids and a type, as in `Ends`")
+        return ends
 
     def _check_control(self) -> None:
         """Check the spellings of control tokens. Raises PluginError."""
