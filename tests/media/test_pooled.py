@@ -1,4 +1,4 @@
-"""Prompts with pictures that are pooled: the vectors of transformers, in company, in chunks and from a cache."""
+"""Prompts with pictures that are pooled: the vectors of transformers, in company and in chunks."""
 
 from pathlib import Path
 from typing import Any

@@ -71,15 +71,8 @@ def kv_audit(words: list[str]) -> int:
         raise UserError(f"core kv audit: a log is missing; expected: {AUDIT}.")
     name = words.pop(0)
     from core_commands.kv.audit import REFUSED, Audit
-    from core_commands.kv.journal_log import read_journal
-    from core_commands.kv.log_file import read_log
 
-    is_journal = Path(name).expanduser().is_dir()
-    log: Sequence[Logged | Recorded] = list(read_journal(name)) if is_journal else list(read_log(name))
-    if not log:
-        raise UserError(
-            f"{name}: there is no chat in it; expected at least one, as an empty log says nothing of an agent."
-        )
+    log = _read_log(name)
     audit = Audit(_preparation(words))
     rows = [audit.row(logged) for logged in log]
     if options.url is not None:
@@ -95,6 +88,20 @@ def kv_audit(words: list[str]) -> int:
     else:
         _print_rows(rows, again, refused, with_cached=options.url is not None)
     return int(options.most is not None and (again > options.most or refused > 0))
+
+
+def _read_log(name: str) -> "Sequence[Logged | Recorded]":
+    """Return the requests of a file, or of the journal in a folder. Raises UserError."""
+    from core_commands.kv.journal_log import read_journal
+    from core_commands.kv.log_file import read_log
+
+    is_journal = Path(name).expanduser().is_dir()
+    log: Sequence[Logged | Recorded] = list(read_journal(name)) if is_journal else list(read_log(name))
+    if not log:
+        raise UserError(
+            f"{name}: there is no chat in it; expected at least one, as an empty log says nothing of an agent."
+        )
+    return log
 
 
 class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):

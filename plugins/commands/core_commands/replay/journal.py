@@ -98,15 +98,20 @@ def _recorded(entry: int, accepted: Accepted, seeds: dict[int, int]) -> Recorded
     params = kept.params
     if params.extra_args or params.trace_decode_token_ids:
         return None
-    body: dict[str, Any] = {"model": kept.model, "prompt": [prompt.token_ids for prompt in kept.prompts]}
-    body["max_tokens"] = UNLIMITED if params.max_tokens is None else params.max_tokens
-    given = {name: getattr(params, name) for name in PASSED_ON if name != "truncate_prompt_tokens"}  # it has been cut
-    body |= {name: value for name, value in given.items() if value is not None}
-    if params.structured_outputs is not None:
-        body["structured_outputs"] = msgspec.to_builtins(params.structured_outputs)
     prompts = [prompt.token_ids for prompt in kept.prompts]
     drawn = [seeds.get(index, params.seed or 0) for index in range(len(prompts))]
+    body = {"model": kept.model, "prompt": prompts} | _fields_of(params)
     return Recorded(entry, PATH, body, prompts, [], drawn, adapter=accepted.adapter)
+
+
+def _fields_of(params: SamplingParams) -> dict[str, Any]:
+    """Return the fields of a completion's body that ask for these parameters."""
+    fields: dict[str, Any] = {"max_tokens": UNLIMITED if params.max_tokens is None else params.max_tokens}
+    given = {name: getattr(params, name) for name in PASSED_ON if name != "truncate_prompt_tokens"}  # it has been cut
+    fields |= {name: value for name, value in given.items() if value is not None}
+    if params.structured_outputs is not None:
+        fields["structured_outputs"] = msgspec.to_builtins(params.structured_outputs)
+    return fields
 
 
 def _kept(body: bytes) -> KeptRequest | None:
