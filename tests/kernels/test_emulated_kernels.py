@@ -149,4 +149,4 @@ def test_tiles_have_the_bits_of_vectors(programs):
     others = other_bits(tables["amx"], tables["avx2"])
     assert [case for case in others if not (case.startswith("attention") and any(pair in case for pair in PAIRS))] == []
     told = {words: int(count) for count, words in re.findall(r"^(\d+) (tiles .*)$", done.stderr, re.MULTILINE)}
-    assert told["tiles were multiplied"] > 5_000 and told["tiles of attention"] > 5_000
+    assert told["tiles of products"] > 5_000 and told["tiles of attention"] > 5_000

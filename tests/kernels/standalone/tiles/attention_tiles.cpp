@@ -12,7 +12,9 @@
 
 namespace {
 #include "lanes_avx2.h"
-#include "plain_attention_tiles.h"
+#define TILES_OF "attention"
+#include "plain_tiles.h"
+#include "plain_bf16.h"
 // What attention uses of the products' files.
 LANE int32_t read_i32(const uint8_t *p) {
     int32_t x;

@@ -18,6 +18,7 @@ namespace {
 #include "tiles_amx.h"
 #else
 #include "lanes_avx2.h"
+#define TILES_OF "products"
 #include "plain_tiles.h"
 #endif
 #include "linear.inc.h"

@@ -1,5 +1,5 @@
 // Tiles of AMX in plain C++, in place of tiles_amx.h, after the pseudocode of the instructions in Intel's manual. What a
-// processor would refuse or read beyond is an abort here.
+// processor would refuse or read beyond is an abort here. The including file names what it computes (TILES_OF).
 #define CORE_TILES 1
 
 struct PlainTile {
@@ -11,7 +11,7 @@ static thread_local bool configured = false;
 
 struct Multiplied { // how many products tiles made, told at the end: a check that uses none proves nothing
     std::atomic<long> tiles{0};
-    ~Multiplied() { fprintf(stderr, "%ld tiles were multiplied\n", tiles.load()); }
+    ~Multiplied() { fprintf(stderr, "%ld tiles of " TILES_OF "\n", tiles.load()); }
 };
 static Multiplied multiplied;
 
@@ -64,11 +64,41 @@ template <int Sums, int Inputs, int Weights, bool Signed> LANE void tile_multipl
                 memcpy(sums.bytes[m] + 4 * n, &sum, 4);
             }
 }
-// No set of this program rounds inputs of products to bf16, so none multiplies tiles of them.
-template <int, int, int> LANE void tile_multiply_bf16() { require(false); }
+// TDPBF16PS: the even and the odd products of a step are added apart, each with one rounding, and then both.
+LANE float widened(const uint8_t *p) {
+    uint16_t half;
+    memcpy(&half, p, 2);
+    const uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+template <int Sums, int Inputs, int Weights> static void tile_multiply_bf16() {
+    PlainTile &sums = tiles[Sums];
+    const PlainTile &inputs = tiles[Inputs], &weights = tiles[Weights];
+    require_shapes(sums, inputs, weights);
+    for (long m = 0; m < inputs.rows; m++)
+        for (long n = 0; n < 16; n++) {
+            float even = 0, odd = 0, sum;
+            for (long k = 0; k < weights.rows; k++) {
+                const uint8_t *x = inputs.bytes[m] + 4 * k, *pair = weights.bytes[k] + 4 * n;
+                even = __builtin_fmaf(widened(x), widened(pair), even);
+                odd = __builtin_fmaf(widened(x + 2), widened(pair + 2), odd);
+            }
+            memcpy(&sum, sums.bytes[m] + 4 * n, 4);
+            sum += even + odd;
+            memcpy(sums.bytes[m] + 4 * n, &sum, 4);
+        }
+}
 LANE I sub_bytes(I a, I b) {
     alignas(64) uint8_t left[64], right[64];
     istore(left, a), istore(right, b);
     for (int i = 0; i < 64; i++) left[i] = (uint8_t)(left[i] - right[i]);
     return iload(left);
 }
+struct FlushSubnormals { // see tiles_amx.h
+    unsigned before = _mm_getcsr();
+    explicit FlushSubnormals(bool flush) { _mm_setcsr(flush ? before | 0x8040 : before); }
+    ~FlushSubnormals() { _mm_setcsr(before); }
+    FlushSubnormals(const FlushSubnormals &) = delete;
+};

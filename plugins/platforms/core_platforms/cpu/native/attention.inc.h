@@ -174,7 +174,7 @@ template <class S> LANE void finish_rows(const AttentionCall &c, const Attention
     }
 }
 
-#ifdef CORE_ATTENTION_TILES
+#ifdef CORE_TILES
 #include "attention_tiles.inc.h"
 constexpr long kAttentionRows = kMostTaskRows;
 #else
@@ -185,7 +185,7 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
     const AttentionCall &c = *call;
     const AttentionTask &t = *task;
     const bool half = element_pair(c.element) == 2;
-#ifdef CORE_ATTENTION_TILES
+#ifdef CORE_TILES
     if (half) {
         const FlushSubnormals flush(true);
         return attention_tiled(c, t, *(TileScratch *)memory);
@@ -236,7 +236,7 @@ LANE void merge_records(const AttentionCall &c, const float *const *records, lon
 // Finishes the rows of a task whose spans were computed as separate tasks.
 static void attention_merge(const AttentionCall *call, const AttentionTask *task) {
     const AttentionTask &t = *task;
-#ifdef CORE_ATTENTION_TILES
+#ifdef CORE_TILES
     const FlushSubnormals flush(element_pair(call->element) == 2);
 #endif
     Row rows[kMostTaskRows];

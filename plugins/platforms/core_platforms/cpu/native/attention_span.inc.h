@@ -86,7 +86,7 @@ LANE void multiply_bytes(F (&acc)[R][V], const uint8_t *x, long row_bytes, long 
 
 // Line by line as the span before is read: all lines of a span at once would keep its own reads waiting. Sapphire Rapids
 // reads 10% faster where lines come to the second-level cache alone.
-#ifdef CORE_ATTENTION_TILES
+#ifdef CORE_TILES
 LANE void fetch(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
 #else
 LANE void fetch(const uint8_t *p) { __builtin_prefetch(p); }

@@ -1,4 +1,4 @@
-// Attention in tiles (tiles_attention_amx.h) over caches whose products are of bfloat16. Included where a set has them.
+// Attention in tiles (tiles_amx.h) over caches whose products are of bfloat16. Included where a set has them.
 //
 // The softmax and the merging of spans are those of the vectors. A score is a sum of 32 dimensions at a time, an output one
 // of 32 keys at a time, at absolute positions, in one row of a tile: so a row's bits depend neither on the rows of its task
@@ -174,20 +174,20 @@ static void score_tile(const AttentionCall &c, TileScratch &s, TiledSpan &span, 
         const uint8_t *k[4];
         const long groups = at_most(end - g, 4);
         for (long i = 0; i < groups; i++) k[i] = span.k[g + i];
-        clear_sums<0>(), clear_sums<1>(), clear_sums<2>(), clear_sums<3>();
+        tile_clear<0>(), tile_clear<1>(), tile_clear<2>(), tile_clear<3>();
         for (long i = 0; i < steps; i++) {
-            load_tile<4>(q + i * 64, stride);
-            load_tile<6>(k[0] + i * kPairTileBytes, 64), add_pair_products<0, 4, 6>();
-            if (groups > 1) load_tile<7>(k[1] + i * kPairTileBytes, 64), add_pair_products<1, 4, 7>();
-            if (groups > 2) load_tile<6>(k[2] + i * kPairTileBytes, 64), add_pair_products<2, 4, 6>();
-            if (groups > 3) load_tile<7>(k[3] + i * kPairTileBytes, 64), add_pair_products<3, 4, 7>();
+            tile_load<4>(q + i * 64, stride);
+            tile_load<6>(k[0] + i * kPairTileBytes, 64), tile_multiply_bf16<0, 4, 6>();
+            if (groups > 1) tile_load<7>(k[1] + i * kPairTileBytes, 64), tile_multiply_bf16<1, 4, 7>();
+            if (groups > 2) tile_load<6>(k[2] + i * kPairTileBytes, 64), tile_multiply_bf16<2, 4, 6>();
+            if (groups > 3) tile_load<7>(k[3] + i * kPairTileBytes, 64), tile_multiply_bf16<3, 4, 7>();
             fetch_next(span.next, groups * span.next.per_score);
         }
         float *to = s.scores + g * 16;
-        store_sums<0>(to, 4 * kScoreStride);
-        if (groups > 1) store_sums<1>(to + 16, 4 * kScoreStride);
-        if (groups > 2) store_sums<2>(to + 32, 4 * kScoreStride);
-        if (groups > 3) store_sums<3>(to + 48, 4 * kScoreStride);
+        tile_store<0>(to, 4 * kScoreStride);
+        if (groups > 1) tile_store<1>(to + 16, 4 * kScoreStride);
+        if (groups > 2) tile_store<2>(to + 32, 4 * kScoreStride);
+        if (groups > 3) tile_store<3>(to + 48, 4 * kScoreStride);
     }
 }
 
@@ -196,17 +196,17 @@ static void score_tiles(const AttentionCall &c, TileScratch &s, TiledSpan &span,
     const long steps = key_steps(c), stride = query_stride(c);
     for (long g = begin; g < end; g += 2) {
         const uint8_t *k = span.k[g], *other = span.k[at_most(g + 1, end - 1)];
-        clear_sums<0>(), clear_sums<1>(), clear_sums<2>(), clear_sums<3>();
+        tile_clear<0>(), tile_clear<1>(), tile_clear<2>(), tile_clear<3>();
         for (long i = 0; i < steps; i++) {
-            load_tile<4>(q + i * 64, stride), load_tile<6>(k + i * kPairTileBytes, 64), add_pair_products<0, 4, 6>();
-            load_tile<7>(other + i * kPairTileBytes, 64), add_pair_products<1, 4, 7>();
-            load_tile<5>(q + kQueryTile * stride + i * 64, stride);
-            add_pair_products<2, 5, 6>(), add_pair_products<3, 5, 7>();
+            tile_load<4>(q + i * 64, stride), tile_load<6>(k + i * kPairTileBytes, 64), tile_multiply_bf16<0, 4, 6>();
+            tile_load<7>(other + i * kPairTileBytes, 64), tile_multiply_bf16<1, 4, 7>();
+            tile_load<5>(q + kQueryTile * stride + i * 64, stride);
+            tile_multiply_bf16<2, 5, 6>(), tile_multiply_bf16<3, 5, 7>();
             fetch_next(span.next, 2 * span.next.per_score);
         }
         float *to = s.scores + g * 16, *below = to + kQueryTile * kScoreStride;
-        store_sums<0>(to, 4 * kScoreStride), store_sums<2>(below, 4 * kScoreStride);
-        store_sums<1>(to + 16, 4 * kScoreStride), store_sums<3>(below + 16, 4 * kScoreStride);
+        tile_store<0>(to, 4 * kScoreStride), tile_store<2>(below, 4 * kScoreStride);
+        tile_store<1>(to + 16, 4 * kScoreStride), tile_store<3>(below + 16, 4 * kScoreStride);
     }
 }
 
@@ -215,20 +215,20 @@ static void weigh_tile(const AttentionCall &c, TileScratch &s, NextLines &next, 
     const long count = value_tiles(c);
     for (long tile = 0; tile < count; tile += 4) {
         const long tiles = at_most(count - tile, 4);
-        clear_sums<0>(), clear_sums<1>(), clear_sums<2>(), clear_sums<3>();
+        tile_clear<0>(), tile_clear<1>(), tile_clear<2>(), tile_clear<3>();
         for (long i = begin; i < end; i++) {
             const uint8_t *v = s.v + (i * count + tile) * kPairTileBytes;
-            load_tile<4>(s.weights + i * 64, kWeightStride);
-            load_tile<6>(v, 64), add_pair_products<0, 4, 6>();
-            if (tiles > 1) load_tile<7>(v + kPairTileBytes, 64), add_pair_products<1, 4, 7>();
-            if (tiles > 2) load_tile<6>(v + 2 * kPairTileBytes, 64), add_pair_products<2, 4, 6>();
-            if (tiles > 3) load_tile<7>(v + 3 * kPairTileBytes, 64), add_pair_products<3, 4, 7>();
+            tile_load<4>(s.weights + i * 64, kWeightStride);
+            tile_load<6>(v, 64), tile_multiply_bf16<0, 4, 6>();
+            if (tiles > 1) tile_load<7>(v + kPairTileBytes, 64), tile_multiply_bf16<1, 4, 7>();
+            if (tiles > 2) tile_load<6>(v + 2 * kPairTileBytes, 64), tile_multiply_bf16<2, 4, 6>();
+            if (tiles > 3) tile_load<7>(v + 3 * kPairTileBytes, 64), tile_multiply_bf16<3, 4, 7>();
             fetch_next(next, tiles * next.per_weight);
         }
-        store_sums<0>(s.out + tile_column(c, tile), 4 * kWidest);
-        if (tiles > 1) store_sums<1>(s.out + tile_column(c, tile + 1), 4 * kWidest);
-        if (tiles > 2) store_sums<2>(s.out + tile_column(c, tile + 2), 4 * kWidest);
-        if (tiles > 3) store_sums<3>(s.out + tile_column(c, tile + 3), 4 * kWidest);
+        tile_store<0>(s.out + tile_column(c, tile), 4 * kWidest);
+        if (tiles > 1) tile_store<1>(s.out + tile_column(c, tile + 1), 4 * kWidest);
+        if (tiles > 2) tile_store<2>(s.out + tile_column(c, tile + 2), 4 * kWidest);
+        if (tiles > 3) tile_store<3>(s.out + tile_column(c, tile + 3), 4 * kWidest);
     }
 }
 
@@ -237,18 +237,18 @@ static void weigh_tiles(const AttentionCall &c, TileScratch &s, NextLines &next,
     const long count = value_tiles(c);
     for (long tile = 0; tile < count; tile += 2) {
         const long other = at_most(tile + 1, count - 1);
-        clear_sums<0>(), clear_sums<1>(), clear_sums<2>(), clear_sums<3>();
+        tile_clear<0>(), tile_clear<1>(), tile_clear<2>(), tile_clear<3>();
         for (long i = begin; i < end; i++) {
             const uint8_t *v = s.v + i * count * kPairTileBytes, *x = s.weights + i * 64;
-            load_tile<4>(x, kWeightStride), load_tile<6>(v + tile * kPairTileBytes, 64), add_pair_products<0, 4, 6>();
-            load_tile<7>(v + other * kPairTileBytes, 64), add_pair_products<1, 4, 7>();
-            load_tile<5>(x + kQueryTile * kWeightStride, kWeightStride);
-            add_pair_products<2, 5, 6>(), add_pair_products<3, 5, 7>();
+            tile_load<4>(x, kWeightStride), tile_load<6>(v + tile * kPairTileBytes, 64), tile_multiply_bf16<0, 4, 6>();
+            tile_load<7>(v + other * kPairTileBytes, 64), tile_multiply_bf16<1, 4, 7>();
+            tile_load<5>(x + kQueryTile * kWeightStride, kWeightStride);
+            tile_multiply_bf16<2, 5, 6>(), tile_multiply_bf16<3, 5, 7>();
             fetch_next(next, 2 * next.per_weight);
         }
         float *to = s.out + tile_column(c, tile), *beside = s.out + tile_column(c, other);
-        store_sums<0>(to, 4 * kWidest), store_sums<2>(to + kQueryTile * kWidest, 4 * kWidest);
-        store_sums<1>(beside, 4 * kWidest), store_sums<3>(beside + kQueryTile * kWidest, 4 * kWidest);
+        tile_store<0>(to, 4 * kWidest), tile_store<2>(to + kQueryTile * kWidest, 4 * kWidest);
+        tile_store<1>(beside, 4 * kWidest), tile_store<3>(beside + kQueryTile * kWidest, 4 * kWidest);
     }
 }
 
@@ -292,7 +292,8 @@ static void load_tiled_queries(const AttentionCall &c, const AttentionTask &t, T
 static void attend_all_tiled(const AttentionCall &c, const AttentionTask &t, TileScratch &s, long low, long high) {
     load_tiled_queries(c, t, s);
     clear_padding(c, s);
-    attention_tiles_begin(at_most(t.rows, kQueryTile));
+    const long rows = at_most(t.rows, kQueryTile);
+    tiles_begin(rows, rows, 64);
     for (long i = t.span; i < t.span + t.spans; i++) {
         if (join_shared(c, t, s, i)) continue;
         Span span;
@@ -305,7 +306,7 @@ static void attend_all_tiled(const AttentionCall &c, const AttentionTask &t, Til
             keep_rows(c, t, s, span, row, rows);
         }
     }
-    attention_tiles_end();
+    tiles_end();
 }
 
 static void attention_tiled(const AttentionCall &c, const AttentionTask &t, TileScratch &s) {

@@ -16,9 +16,6 @@ namespace {
 #ifdef CORE_TILES_HEADER
 #include CORE_TILES_HEADER
 #endif
-#ifdef CORE_ATTENTION_TILES_HEADER
-#include CORE_ATTENTION_TILES_HEADER
-#endif
 #include "linear.inc.h"
 #include "stage.inc.h"
 #include "small_ops.inc.h"

@@ -1,5 +1,5 @@
 // Tiles of AMX, for sums of products of 8-bit integers and of bf16: up to sixteen rows by sixteen outputs, 64 bytes of inputs
-// at a time.
+// at a time. Products of matrices and attention use them.
 //
 // Tiles 0 to 3 hold sums [rows][16], 4 and 5 inputs [rows][step], 6 and 7 weights [step / 4][16][4 bytes]. Every thread
 // configures its own tiles before it multiplies and releases them afterwards, so that the kernel need not save 8 KiB whenever
@@ -40,9 +40,18 @@ template <int Sums, int Inputs, int Weights, bool Signed> LANE void tile_multipl
     else
         __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(Inputs), "i"(Weights));
 }
-// The same of bf16. A sum adds the even and the odd products of a step apart, each in the order of the inputs, and then both;
-// numbers below the least normal one count as zero.
+// The same of bf16. A sum adds the even and the odd products of a step apart, each in the order of the inputs, and then both,
+// rounding after each addition; numbers below the least normal one count as zero. So an element depends on its own row and
+// column alone, and inputs that are 0 change nothing: attention_tiles.inc.h relies on both.
 template <int Sums, int Inputs, int Weights> LANE void tile_multiply_bf16() {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(Inputs), "i"(Weights));
 }
 LANE I sub_bytes(I a, I b) { return (I)_mm512_sub_epi8((__m512i)a, (__m512i)b); }
+
+// Makes vectors take and make no subnormal numbers, as tiles do, in a scope.
+struct FlushSubnormals {
+    unsigned before = _mm_getcsr();
+    explicit FlushSubnormals(bool flush) { _mm_setcsr(flush ? before | 0x8040 : before); }
+    ~FlushSubnormals() { _mm_setcsr(before); }
+    FlushSubnormals(const FlushSubnormals &) = delete;
+};
