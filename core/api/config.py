@@ -132,6 +132,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits the storage they lie on.
     keep_weights:      how an engine uses prepared weights that outlived the previous engine: `copy`, `map`; None: none do.
+    prepared_weights:  directory of prepared weights for later starts; None: none are stored.
     weights_file, kv_file: descriptors, in the engine process, of memory files with kept weights and KV blocks; None: none.
     structured_outputs: limits and defaults of grammars.
     state_canary:      directory of the records that engines must match before their first request; None: no check.
@@ -168,6 +169,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
     keep_weights: str | None = None
+    prepared_weights: str | None = None
     weights_file: int | None = None
     kv_file: int | None = None
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()

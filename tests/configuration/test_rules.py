@@ -347,6 +347,8 @@ CASES = [
      [{"enable_sleep_mode": True, "keep_weights": "copy"}], "--enable-sleep-mode: --keep-weights holds on"),
     ("changing_weights_are_held_by_nobody", [{"keep_weights": "copy"}],
      [{"weight_transfer_config": {}, "state_canary": "d"}], "--weight-transfer-config: --state-canary holds on"),
+    ("weights_are_kept_in_one_place", [{"keep_weights": "map"}, {"prepared_weights": "d"}],
+     [{"keep_weights": "map", "prepared_weights": "d"}], "does the same for an engine that replaces another"),
     ("sleep_frees_kept_blocks", [{"enable_sleep_mode": True}, {}],
      [{"enable_sleep_mode": True, "keep_kv": True}], "--enable-sleep-mode: --keep-kv holds on"),
     ("a_quarantine_has_a_list", [{"quarantine_plugins": True, "state_canary": "d"}], [{"quarantine_plugins": True}],

@@ -12,15 +12,10 @@ import pytest
 
 from core.api.config import EngineConfig
 from core.api.errors import UserError
-from core.api.messages import EngineRequest, TokenLogprobs
-from core.api.sampling_params import SamplingParams
-from core.engine.core import EngineCore
 from core_config.resolve import resolve
 from core_runtime.executor.uniproc import UniprocExecutor
-from core_runtime.models.tensors.packing import Packing
 from core_supervision.link.anonymous_file import anonymous_file
-
-PROMPT = [7, 100, 3, 55, 201, 9, 8, 77]
+from tests.executor.whole_engine import answer
 
 
 @pytest.fixture
@@ -34,40 +29,6 @@ def config_of(path: Path, file: int, how: str, **settings: Any) -> EngineConfig:
     given = {"model": str(path), "max_model_len": 64, "max_num_seqs": 2, "use_tqdm_on_load": False, **settings}
     config = resolve(given, context="serve", environ={}).engine
     return msgspec.structs.replace(config, keep_weights=how, weights_file=file)
-
-
-Answer = tuple[list[int], list[TokenLogprobs]]
-
-
-def answer(config: EngineConfig) -> Answer:
-    """The tokens and their log-probabilities of an engine that starts and ends."""
-    core = EngineCore(config, UniprocExecutor(config))
-    try:
-        params = SamplingParams(max_tokens=12, temperature=0.8, logprobs=3, ignore_eos=True)
-        core.add([EngineRequest("a", 0, PROMPT, params, seed=4)])
-        tokens: list[int] = []
-        logprobs: list[TokenLogprobs] = []
-        while core.has_work():
-            for output in core.step().outputs:
-                tokens += output.token_ids
-                logprobs += output.logprobs or []
-        return tokens, logprobs
-    finally:
-        core.close()
-
-
-@pytest.fixture
-def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the layers that are packed from tensors."""
-    names: list[str] = []
-    original = Packing.pack
-
-    def noting(self: Packing, part: Any, *arguments: Any, **options: Any) -> Any:
-        names.append(part.name)
-        return original(self, part, *arguments, **options)
-
-    monkeypatch.setattr(Packing, "pack", noting)
-    return names
 
 
 @pytest.mark.parametrize(

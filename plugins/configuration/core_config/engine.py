@@ -92,6 +92,7 @@ def engine_config(
         use_tqdm_on_load=settings["use_tqdm_on_load"],
         safetensors_load_strategy=None if strategy == TORCHAO else strategy,
         keep_weights=settings["keep_weights"] if settings["engine_restarts"] else None,
+        prepared_weights=settings["prepared_weights"],
         structured_outputs=structured_outputs_config(settings),
         state_canary=settings["state_canary"],
         restarts=_restarts(settings),

@@ -172,7 +172,12 @@ class WeightUpdates:
         config = self._config
         if self._reloader is None:
             raise UtilityError("The executor of this engine does not replace weights.")
-        for value, flag in ((config.state_canary, "--state-canary"), (config.keep_weights, "--keep-weights")):
+        holding = {
+            "--state-canary": config.state_canary,
+            "--keep-weights": config.keep_weights,
+            "--prepared-weights": config.prepared_weights,
+        }
+        for flag, value in holding.items():
             if value is not None:
                 raise UtilityError(f"Weights cannot be replaced with {flag}, which holds on to those of the start.")
         return self._reloader

@@ -19,6 +19,7 @@ WHOLE = (
     "keep_kv",
     "keep_weights",
     "kv_sharing_fast_prefill",
+    "prepared_weights",
     "profiler_config",
     "state_canary",
     "weight_transfer_config",

@@ -156,11 +156,19 @@ def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
         "--enable-sleep-mode": facts["enable_sleep_mode"],
         "--weight-transfer-config": facts["weight_transfer_config"] is not None,
     }
-    holding = ("keep_weights", "state_canary")
+    holding = ("keep_weights", "prepared_weights", "state_canary")
     for flag, is_wanted in changing.items():
         for name in holding:
             if is_wanted and facts[name] is not None:
                 yield Problem(f"{flag}: {flag_of(name)} holds on to the weights of the start; leave one of them out.")
+
+
+def weights_are_kept_in_one_place(facts: Facts) -> Findings:
+    """A directory of prepared weights also serves the engine that replaces a dead one."""
+    if facts["keep_weights"] is not None and facts["prepared_weights"] is not None:
+        yield Problem(
+            "--keep-weights: --prepared-weights does the same for an engine that replaces another; leave one of them out."
+        )
 
 
 def sleep_frees_kept_blocks(facts: Facts) -> Findings:
@@ -239,6 +247,7 @@ RULES: tuple[Rule, ...] = (
     Rule(llm_is_watched_otherwise),
     Rule(hidden_metrics_are_vllms),
     Rule(changing_weights_are_held_by_nobody),
+    Rule(weights_are_kept_in_one_place),
     Rule(sleep_frees_kept_blocks),
     Rule(a_quarantine_has_a_list),
     Rule(weights_are_replaced_by_friends),

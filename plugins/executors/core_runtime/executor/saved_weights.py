@@ -85,7 +85,7 @@ class SpilledWeights:
         """Return the kernels in the file; None if there are none, or if they do not fit."""
         if self._file is None or self._index is None:
             return None
-        return PreparedWeights(_path_of(self._file.fileno()), self._index)
+        return PreparedWeights(path_of(self._file.fileno()), self._index)
 
     def close(self) -> None:
         """Close the file, which deletes it."""
@@ -135,7 +135,7 @@ class KeptWeights(SpilledWeights):
             logger.warning("The checkpoint has changed since its weights were kept; it is loaded again.")
             return None
         mapped = self._config.keep_weights == "map"
-        return PreparedWeights(_path_of(self._descriptor), kept.index, mapped=mapped)
+        return PreparedWeights(path_of(self._descriptor), kept.index, mapped=mapped)
 
     def started(self) -> None:
         """Write the recorded kernels, in a thread, so that the engine can serve meanwhile."""
@@ -185,7 +185,7 @@ class KeptWeights(SpilledWeights):
         return hashlib.sha256(msgspec.msgpack.encode(told)).hexdigest()
 
 
-def _path_of(descriptor: int) -> Path:
+def path_of(descriptor: int) -> Path:
     """Return a path of an open file that has no name of its own."""
     return Path(f"/proc/self/fd/{descriptor}")
 

@@ -49,6 +49,7 @@ from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.executor.runner_building import RunnerBuilder, StepRunner
 from core_runtime.executor.saved_weights import SpilledWeights, check_keeping, kept_weights
 from core_runtime.executor.steps.ahead import Begun, StepsAhead
+from core_runtime.executor.stored_weights import stored_weights
 from core_runtime.executor.warm_up import WarmUps
 from core_runtime.executor.weight_chain import WeightChain
 from core_runtime.models.decoder import Decoder
@@ -131,6 +132,9 @@ class Worker:
         """Return the file for prepared weights; sleep excludes kept ones, and a rank reads the checkpoint again."""
         if self.config.sleeps and self.ranks is None:
             return SpilledWeights(self.config)
+        directory = self.config.prepared_weights
+        if directory is not None and self.config.weights_file is None:
+            return stored_weights(self.config, directory, checkpoint)
         return kept_weights(self.config, checkpoint)
 
     def open_loader(self) -> Loader:

@@ -84,6 +84,16 @@ class LoadArgs(ArgumentGroup, frozen=True, kw_only=True):
             choices=("copy", "map"),
         ),
     ] = None
+    prepared_weights: Annotated[
+        str | None,
+        Arg(
+            "Directory in which a model's weights are stored as the kernels read them, so that later starts map them instead "
+            "of packing the checkpoint: a file a model, of the model's size, written once after the first start. On the CPU. "
+            "Unset: none are stored.",
+            metavar="DIR",
+            since="0.3.0",
+        ),
+    ] = None
     keep_kv: Annotated[
         bool,
         Arg(

@@ -119,13 +119,18 @@ def read_index(directory: Path) -> PreparedIndex:
         raise CheckpointError(
             f"{directory / DATA}: has {size} bytes, expected {index.data_nbytes}. Is the download complete?"
         )
+    check_places(index, str(path))
+    return index
+
+
+def check_places(index: PreparedIndex, told: str) -> None:
+    """Check that each kernel lies in the data file. told: the index, in the message. Raises CheckpointError."""
     for name, kernels in index.kernels.items():
         for kernel in kernels:
             for block in (kernel.memory, *kernel.tables.values()):
                 end = block.offset + block.nbytes
-                if min(block.offset, block.nbytes) < 0 or end > size or block.offset % PAGE:
-                    raise CheckpointError(f"{path}: a kernel of '{name}' does not lie in {DATA}. The file is damaged.")
-    return index
+                if min(block.offset, block.nbytes) < 0 or end > index.data_nbytes or block.offset % PAGE:
+                    raise CheckpointError(f"{told}: a kernel of '{name}' does not lie in {DATA}. The file is damaged.")
 
 
 @runtime_checkable
@@ -149,12 +154,14 @@ class PreparedWeights:
     """The kernels in a data file, read into memory on request. `finish` must be called before any of them computes.
 
     mapped: the file's own pages serve as memory, without a copy, and processes share them.
+    advice: what to do about kernels that cannot be used, a sentence; None: convert the checkpoint again.
     """
 
-    def __init__(self, data: Path, index: PreparedIndex, *, mapped: bool = False) -> None:
+    def __init__(self, data: Path, index: PreparedIndex, *, mapped: bool = False, advice: str | None = None) -> None:
         self._path = data
         self._index = index
         self._mapped = mapped
+        self._advice = advice or f"Convert {index.source.ref} again with core convert."
         self._map: Tensor | None = None
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read-weights")
         self._reads: list[tuple[int, Future[None]]] = []
@@ -173,8 +180,7 @@ class PreparedWeights:
             if mine != theirs:
                 flag = f"--{field.name.replace('_', '-')}"
                 raise CheckpointError(
-                    f"{self._path}: was made with {flag} {mine}, here it is {theirs}; start it with the same, or convert "
-                    f"{self._index.source.ref} again with core convert."
+                    f"{self._path}: was made with {flag} {mine}, here it is {theirs}; start it with the same. {self._advice}"
                 )
 
     def kernels(self, name: str, providers: KernelSet, room: Room | None) -> list[RestoredKernel] | None:
@@ -192,8 +198,7 @@ class PreparedWeights:
                 kernel = providers.restore(entry.layout, form)
             except (ValueError, TypeError, KeyError) as error:
                 raise CheckpointError(
-                    f"{self._path}: the kernel of '{name}' cannot be used here: {error}. Convert "
-                    f"{self._index.source.ref} again with core convert."
+                    f"{self._path}: the kernel of '{name}' cannot be used here: {error}. {self._advice}"
                 ) from None
             kernels.append(RestoredKernel(entry.layout, form, kernel))
         return kernels
