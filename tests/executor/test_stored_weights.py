@@ -152,6 +152,12 @@ def test_a_directory_that_others_can_write_is_refused(model: Path, store: Path) 
         answer(config_of(model, store))
 
 
+def test_a_file_is_no_directory(model: Path, store: Path) -> None:
+    store.write_text("")
+    with pytest.raises(UserError, match=f"--prepared-weights {store}: is not a directory"):
+        answer(config_of(model, store))
+
+
 def test_layers_without_prepared_kernels_are_refused(model: Path, store: Path) -> None:
     with pytest.raises(UserError, match="--prepared-weights: cannot be used with layers of transformers"):
         answer(config_of(model, store, model_impl="transformers"))

@@ -167,6 +167,8 @@ def _own_directory(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
+    except FileExistsError:
+        raise UserError(f"--prepared-weights {path}: is not a directory; choose another.") from None
     except OSError as error:
         raise UserError(
             f"--prepared-weights {path}: cannot be made ({error.strerror}); choose another directory."
