@@ -185,6 +185,7 @@ def spoilt(arena: Arena, phase: Phase) -> None:
         "record_traffic": "1.journal",
         "state_canary": "quarantine.json",
         "batch_directory": "owner/batch_1.json",
+        "shared_limits": "a.keycnts1",
     }.items():
         home = Path(tempfile.mkdtemp(dir=arena.home, prefix=argument))
         (home / file).parent.mkdir(parents=True, exist_ok=True)

@@ -58,4 +58,5 @@ def read_damaged(folder: Path) -> None:
     for receipt, opening in read_receipts((folder / RECEIPT).read_bytes(), RECEIPT):
         seal_of(receipt, opening_bytes(opening))
     for number, record in enumerate(read_traffic(str(folder))):
-        recorded(number, record)
+        if record is not None:
+            recorded(number, record)

@@ -144,7 +144,9 @@ def verify_all(found: list[tuple[str, dict[str, Any], dict[str, Any]]], num_forg
 def compared(folder: Path, words: list[str], most: int) -> Comparison:
     """Compare recorded requests with an engine."""
     found = Comparison("as recorded", " ".join(words))
-    records = [Recorded.of(number, record) for number, record in enumerate(read_traffic(str(folder)))][:most]
+    records = [
+        Recorded.of(number, record) for number, record in enumerate(read_traffic(str(folder))) if record is not None
+    ][:most]
 
     async def work(engine: Any) -> None:
         for record in records:

@@ -28,7 +28,9 @@ async def recorded(engine: Any, folder: Any, *requests: tuple[str, dict[str, Any
         await checking.ask(engine, path, body)
     await asyncio.to_thread(context.traffic.close)
     context.traffic = None
-    return [Recorded.of(number, record) for number, record in enumerate(read_traffic(str(folder)))]
+    return [
+        Recorded.of(number, record) for number, record in enumerate(read_traffic(str(folder))) if record is not None
+    ]
 
 
 async def difference(engine: Any, records: list[Recorded]) -> Comparison:

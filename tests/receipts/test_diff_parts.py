@@ -86,12 +86,12 @@ def write(folder, *payloads, kind=Kind.TRAFFIC):
 def test_records_are_read_back_and_damaged_ones_skipped(tmp_path):
     good = msgspec.msgpack.encode(RECORD)
     write(tmp_path / "r", good, b"\x93\x01", good)
-    assert list(read_traffic(str(tmp_path / "r"))) == [RECORD, RECORD]
+    assert list(read_traffic(str(tmp_path / "r"))) == [RECORD, None, RECORD]
     [path] = (tmp_path / "r").glob("*.journal")
     data = bytearray(path.read_bytes())
     data[-40] ^= 1
     path.write_bytes(data[:-5])
-    assert list(read_traffic(str(tmp_path / "r"))) == [RECORD]
+    assert list(read_traffic(str(tmp_path / "r"))) == [RECORD, None]
     assert unpacked(RECORD.prompts[0].choices[0].token_ids) == [7, 8, 9]
 
 
@@ -182,6 +182,11 @@ MISTAKES = {
     "open quote": (["D", "--right", "a 'b"], "No closing quotation"),
     "unknown argument": (["D", "--right", "--no-such-thing 3"], "--right: --no-such-thing"),
     "no directory": (["D", "--right", "--max-model-len 64"], "no directory"),
+    "no place for the report": (
+        ["D", "--right", "a", "--report", "none/r.html"],
+        "none/r.html: cannot be written: there is no",
+    ),
+    "a directory for the JSON": (["D", "--right", "a", "--json", "."], ".: cannot be written: it is a directory"),
     "kind": (["D", "--right", "a", "--fail-on", "speed"], "--fail-on"),
     "more words": (["D", "extra", "--right", "a"], "unexpected"),
 }

@@ -1,14 +1,17 @@
 """`core diff` of a request journal: its requests are computed by both sides, since it keeps no whole answers."""
 
 import json
+import os
 from typing import Any
 
 import msgspec
 import pytest
 
+from core.api.errors import UserError
 from core.api.sampling_params import SamplingParams
 from core.commands.main import main
-from core_apis.journal.records import Accepted, Begun, FileHead, Frame, Kind, framed
+from core_apis.journal import browsing
+from core_apis.journal.records import MARK, Accepted, Begun, FileHead, Frame, Kind, framed, frames
 from core_apis.prepare.prepared import PreparedChat, PreparedCompletion, Prompt
 from core_apis.protocol.chat import ChatRequest
 from core_apis.protocol.completions import CompletionRequest
@@ -54,7 +57,7 @@ def test_requests_of_a_journal_are_asked_as_they_were_sampled(tmp_path: Any) -> 
     name = some(tmp_path / "j")
     assert is_journal(name)
     (tenant, first), (_, second), *others = read_requests(name)
-    assert [one for _, one in others] == [None, None], "a pair of texts, and parameters that are out of range"
+    assert [one for _, one in others] == [None] * 3, "a pair of texts, another version, and parameters out of range"
     assert first is not None and second is not None and tenant == b"\xab"
     assert (first.body["prompt"], first.body["max_tokens"], first.seeds) == ([[3, 4, 5]], UNLIMITED, [77])
     wanted = {"prompt": [[7, 8]], "max_tokens": 6, "temperature": 0.5, "stop": ["x"]}
@@ -71,6 +74,31 @@ def test_a_side_that_is_missing_is_named(tmp_path: Any, capsys: pytest.CaptureFi
     assert "--right ARGUMENTS" in capsys.readouterr().err
     assert main(["diff", name, "--left", "--model x", "--right", "--model x", "--tenant", "cd"]) == 2
     assert "none of its records fits" in capsys.readouterr().err
+
+
+def test_a_journal_that_somebody_else_made_costs_neither_memory_nor_time(tmp_path: Any, monkeypatch: Any) -> None:
+    name = some(tmp_path / "j")
+    whole = (tmp_path / "j" / "1.journal").read_bytes()
+    # Damage in between, at every distance from the end of a piece that is read at once.
+    monkeypatch.setattr(browsing, "PIECE", 64)
+    data = whole + whole[:40] + b"xxx" + whole[40:] + MARK + b"\xff\xff\xff\x0f" + whole + whole[:-1]
+    (tmp_path / "j" / "1.journal").write_bytes(data)
+    assert [frame.data for frame in browsing.browse(name)] == [frame.data for frame in frames(data)]
+    (tmp_path / "j" / "2.journal").write_bytes((MARK + (4000).to_bytes(4, "little") + b"\0" * 4) * 2000)
+    monkeypatch.setattr(browsing, "MOST_WASTED", 0)
+    with pytest.raises(UserError, match="too many damaged records"):
+        list(browsing.browse(name))
+    (tmp_path / "j" / "2.journal").unlink()
+    os.mkfifo(tmp_path / "j" / "3.journal")
+    with pytest.raises(UserError, match="no file"):
+        list(browsing.browse(name))
+    (tmp_path / "j" / "3.journal").unlink()
+    monkeypatch.setattr(browsing, "MOST_KEPT", 10)
+    with pytest.raises(UserError, match="copy some of its files"):
+        list(read_requests(name))
+    monkeypatch.setattr(browsing, "MOST_FILES", 0)
+    with pytest.raises(UserError, match="at most 0 are read"):
+        is_journal(name)
 
 
 @pytest.mark.slow

@@ -27,7 +27,9 @@ TURN = 0.05
 
 
 @asynccontextmanager
-async def models(*names, budget=1000, server=None, most_waiting=8, raises=False, adapters=None, **settings):
+async def models(
+    *names, budget=1000, server=None, most_waiting=8, raises=False, adapters=None, places=None, **settings
+):
     """Yield three parts of the server: its client, its children and its keeper. adapters: by model. settings: of all seats."""
     entries = [
         ModelEntry(
@@ -38,7 +40,7 @@ async def models(*names, budget=1000, server=None, most_waiting=8, raises=False,
     seats = [Seat(name, 600 * MB, **settings) for name in names]
     children = {name: FakeChild(name) for name in names}
     keeper = Keeper(Turns(seats, budget * MB, TURN, time.monotonic), children, most_waiting)
-    app = create_app(entries, keeper, server or ServerConfig())
+    app = create_app(entries, keeper, server or ServerConfig(), places)
     running = asyncio.ensure_future(keeper.run())
     transport = httpx.ASGITransport(app, raise_app_exceptions=raises)
     try:

@@ -109,6 +109,60 @@ def test_two_models_that_do_not_fit_together(tiny_llama, tiny_gemma3, tmp_path):
         assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in lasting)
 
 
+def test_a_key_uses_its_limits_once_for_all_models(tiny_llama, tiny_gemma3, tmp_path):
+    file = tmp_path / "models.yaml"
+    file.write_text(
+        f"- {{model: {tiny_llama}, served_model_name: l, batch_directory: {tmp_path}/l}}\n"
+        f"- {{model: {tiny_gemma3}, served_model_name: g, batch_directory: {tmp_path}/g}}\n"
+    )
+    limits = ("--max-num-reqs-per-key", "2", "--batch-directory-size", "1MiB", "--scheduling-policy", "fair")
+    sizes = [word.replace("128", "512") for word in WORDS]
+    words = ["--models", str(file), *sizes, "--model-budget", "200MiB", *limits]
+    keys = [{"Authorization": f"Bearer {key}"} for key in ("one", "two")]
+    with serving(tmp_path, *words, "--api-key", "one", "two") as (process, url):
+
+        def ask(model, key=0, **fields):
+            body = {"model": model, "prompt": PROMPT, "max_tokens": 4, **fields}
+            return httpx.post(f"{url}/v1/completions", json=body, headers=keys[key], timeout=60)
+
+        refused = []
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            long = [pool.submit(ask, "l", n=16, max_tokens=500, ignore_eos=True) for _ in range(2)]
+            while not all(one.done() for one in long):
+                refused += [answer] if (answer := ask("g")).status_code != 200 else []
+                assert ask("g", key=1).status_code == 200
+            assert [one.result().status_code for one in long].count(200) >= 1
+        assert {answer.status_code for answer in refused} == {429}
+        assert int(refused[0].headers["retry-after"]) >= 1
+        assert "at most 2 may be (--max-num-reqs-per-key)" in refused[0].json()["error"]["message"]
+        assert ask("g").status_code == 200
+
+        def upload(model, num_bytes):
+            files = {"file": ("in.jsonl", b"x" * num_bytes)}
+            data = {"purpose": "batch"}
+            return httpx.post(f"{url}/v1/files?model={model}", data=data, files=files, headers=keys[0], timeout=60)
+
+        assert upload("l", 700_000).status_code == 200
+        assert upload("g", 700_000).status_code == 413
+        for server in servers_of(process):
+            server.kill()
+        while servers_of(process):
+            time.sleep(0.01)
+        assert {name: len(tokens_of_key(url, name, keys[0])) for name in "lg"} == {"l": 16, "g": 16}
+
+
+def tokens_of_key(url, model, headers):
+    """Ask until a model whose server has died is started again."""
+    body = {"model": model, "prompt": PROMPT, "max_tokens": 16, "ignore_eos": True, "logprobs": 1}
+    for _ in range(60):
+        answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=120)
+        if answer.status_code == 200:
+            return answer.json()["choices"][0]["logprobs"]["tokens"]
+        assert answer.status_code == 503, answer.text
+        time.sleep(int(answer.headers["retry-after"]))
+    pytest.fail("the model was not started again")
+
+
 def test_adapters_and_pictures_of_models_that_take_turns(tiny_llama, tmp_path):
     """A model with an adapter and one that sees: each answer is that of the model alone, receipts included."""
     sql = write_adapter(tmp_path / "sql", shapes_of(str(tiny_llama)), 4, 1)

@@ -24,6 +24,7 @@ from core_apis.batches.service import batch_service
 from core_apis.body import BodyRoom
 from core_apis.callers.access import Access, mount, operators
 from core_apis.callers.authentication import Authentication
+from core_apis.callers.common_limits import common_counts
 from core_apis.callers.tenants import Tenants
 from core_apis.context import ServingContext
 from core_apis.durable.kept_responses import ResponseKeeper
@@ -182,7 +183,10 @@ def _context(
     tenants = _tenants(server, settings, tokenizer)
     files = session_files(server, engine.config, tokenizer)
     caches = engine.config.cache.enable_prefix_caching
-    sessions = SessionService(server.limits, engine.control, tenants.name, files, caches=caches)
+    common = common_counts(server)
+    if common is not None:
+        engine.queue.share_with(common)
+    sessions = SessionService(server.limits, engine.control, tenants.name, files, caches=caches, common=common)
 
     def recovered(seconds: float) -> None:
         metrics.recovery.observe(seconds)
@@ -208,7 +212,7 @@ def _context(
         tracing=tracing,
         receipts=server_receipts(server.receipts, engine, own),
         traffic=traffic_recorder(server, engine, own),
-        batches=batch_service(server, engine.config),
+        batches=batch_service(server, engine.config, common),
         quotes=quotes,
         prefill=prefill,
         tools=tool_servers(server.tool_servers),

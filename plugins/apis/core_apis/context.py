@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from core.api.config import ModelConfig
 from core_apis.batches.service import BatchService
-from core_apis.batches.store import BatchStore
+from core_apis.batches.store import BatchStore, owner_of
 from core_apis.body import BodyRoom
 from core_apis.callers.tenant import Tenant
 from core_apis.callers.tenants import Tenants
@@ -182,4 +182,4 @@ def batches_of(request: Request) -> tuple[BatchStore, str]:
     batches = context.batches
     assert batches is not None  # a server without them has none of their routes
     batches.begin()
-    return batches.store, batches.store.owner_of(context.tenants.name(tenant_of(request)))
+    return batches.store, owner_of(context.tenants.name(tenant_of(request)))

@@ -5,6 +5,8 @@ Owns: the construction of `EngineConfig`. Never does: derive a value that a rule
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from core.api.config import (
@@ -72,6 +74,8 @@ def engine_config(
     plan = plan or NO_PLAN
     strategy = settings["safetensors_load_strategy"]
     plugins = _with_offload(plugin_choices(settings, registry, chosen, problems), plan)
+    if settings["shared_limits"] is not None and chosen.name("policy") == "fair":
+        plugins = _with_arguments(plugins, "policy.fair", {"shared_limits": settings["shared_limits"]})
     model = msgspec.structs.replace(
         _model(settings, checkpoint, spec, plugins, registry),
         pooling=pooling,
@@ -118,8 +122,12 @@ def _with_offload(plugins: PluginChoices, plan: MemoryPlan) -> PluginChoices:
     """Return the choices with the weights that lie in host memory, if any do."""
     if plan.offload is None:
         return plugins
-    arguments = {**plugins.arguments, WEIGHT_OFFLOAD: msgspec.to_builtins(plan.offload)}
-    return msgspec.structs.replace(plugins, arguments=arguments)
+    return _with_arguments(plugins, WEIGHT_OFFLOAD, msgspec.to_builtins(plan.offload))
+
+
+def _with_arguments(plugins: PluginChoices, name: str, arguments: dict[str, Any]) -> PluginChoices:
+    """Return the choices with the arguments of one plugin."""
+    return msgspec.structs.replace(plugins, arguments={**plugins.arguments, name: arguments})
 
 
 def _model(

@@ -26,6 +26,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_stored_response_bytes: that these take together.
     stored_response_lifetime: seconds that one of them is not used before it goes.
     max_sessions_per_key: sessions of one API key; 0: the server keeps none.
+    shared_limits: directory in which servers count the requests, sessions and files of each API key together.
     kv_session_lifetime: seconds that a session is not used before it goes.
     kv_session_share: fraction of the KV cache, and of other places, that pinned sessions may hold.
     """
@@ -44,5 +45,6 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_stored_response_bytes: int = 256 * 1024 * 1024
     stored_response_lifetime: float = 24 * 3600.0
     max_sessions_per_key: int = 64
+    shared_limits: str | None = None
     kv_session_lifetime: float = 3600.0
     kv_session_share: float = 0.5

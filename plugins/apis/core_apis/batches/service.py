@@ -16,10 +16,13 @@ from starlette.types import ASGIApp
 
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, UserError
+from core_apis.batches.elsewhere import CommonFiles
 from core_apis.batches.run import BatchRun, Surroundings
-from core_apis.batches.store import BatchStore
+from core_apis.batches.store import BatchStore, owner_of
+from core_apis.callers.tenant import Tenant
 from core_apis.callers.tenants import tenant_name
 from core_config.served.server_config import ServerConfig
+from core_frontend.queue.common import CommonCounts
 
 logger = logging.getLogger("core_apis")
 
@@ -39,9 +42,9 @@ class BatchService:
     def __init__(self, server: ServerConfig, engine: EngineConfig, store: BatchStore) -> None:
         self.store = store
         keys: list[str | None] = list(server.keys) or [None]
-        self._keys = {store.owner_of("" if key is None else tenant_name(key)): key for key in keys}
+        self._keys = {owner_of("" if key is None else tenant_name(key)): key for key in keys}
         if not server.api_keys:  # admin keys alone: requests may have none
-            self._keys[store.owner_of("")] = None
+            self._keys[owner_of("")] = None
         scheduler = engine.scheduler
         limits = (scheduler.max_num_queued_reqs, scheduler.max_num_reqs_per_key, scheduler.max_num_queued_reqs_per_key)
         self._at_once = max(1, min([AHEAD * scheduler.max_num_seqs, *[limit for limit in limits if limit]]))
@@ -120,12 +123,22 @@ class BatchService:
             self._news.set()
 
 
-def batch_service(server: ServerConfig, engine: EngineConfig) -> BatchService | None:
-    """Return the service of a server with a directory for it. Raises UserError for one that cannot be used."""
+def batch_service(
+    server: ServerConfig, engine: EngineConfig, common: CommonCounts | None = None
+) -> BatchService | None:
+    """Return the service of a server with a directory for it. common: counts files at other servers too.
+
+    Raises UserError for a directory that cannot be used.
+    """
     if server.batches is None:
         return None
+    owners: dict[str, Tenant] = {owner_of(""): None}
+    owners |= {owner_of(tenant_name(key)): number for number, key in enumerate(server.keys)}
     try:
-        store = BatchStore(server.batches)
+        store = BatchStore(server.batches, None if common is None else CommonFiles(common, owners))
+        if common is not None:
+            for owner in owners:
+                store.room(owner)
     except OSError as error:
         raise UserError(f"--batch-directory {server.batches.directory}: cannot be used: {error}.") from None
     return BatchService(server, engine, store)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 import msgspec
 
@@ -33,21 +33,28 @@ TEMPORARY_S = 24 * 3600.0
 T = TypeVar("T", FileObject, BatchObject)
 
 
-class BatchStore:
-    """The files and batches of all owners. Raises OSError where other users can write to the directory."""
+class Elsewhere(Protocol):
+    """The files of owners at other servers of this machine."""
 
-    def __init__(self, settings: BatchSettings) -> None:
+    def count(self, owner: str, used: int) -> int:
+        """Tell the others how many bytes an owner has here; return those of the others."""
+
+
+class BatchStore:
+    """The files and batches of all owners. Raises OSError where other users can write to the directory.
+
+    elsewhere: counts the files of each owner at other servers too; None: there are none.
+    """
+
+    def __init__(self, settings: BatchSettings, elsewhere: Elsewhere | None = None) -> None:
         self.settings = settings
         self.root = Path(settings.directory)
+        self._elsewhere = elsewhere
         make_private(self.root)
 
     def owners(self) -> list[str]:
         """Return the directories of owners."""
         return [path.name for path in self.root.iterdir() if path.is_dir()]
-
-    def owner_of(self, tenant: str) -> str:
-        """Return the directory of a tenant, whose name is that of its prefixes."""
-        return blake2b(tenant.encode(), digest_size=16).hexdigest()
 
     def path(self, owner: str, name: str, suffix: str) -> Path:
         """Return the path of a record or of its bytes. name: checked by `is_id`."""
@@ -125,6 +132,8 @@ class BatchStore:
         """Delete a file, its record first: without one it does not exist."""
         for suffix in (".json", ".data"):
             self.path(owner, name, suffix).unlink(missing_ok=True)
+        if self._elsewhere is not None:
+            self.room(owner)  # which tells it to other servers
 
     # --- bytes ---
 
@@ -138,13 +147,19 @@ class BatchStore:
         return path, private_file(path)
 
     def room(self, owner: str) -> int:
-        """Return how many bytes the owner's files may still take."""
+        """Return how many bytes the owner's files may still take, here and at other servers."""
+        used = self.used(owner)
+        others = 0 if self._elsewhere is None else self._elsewhere.count(owner, used)
+        return self.settings.max_bytes - used - others
+
+    def used(self, owner: str) -> int:
+        """Return the bytes of an owner's files here."""
         used = 0
         with suppress(FileNotFoundError), os.scandir(self.root / owner) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     used += entry.stat(follow_symlinks=False).st_size
-        return self.settings.max_bytes - used
+        return used
 
     def keep(self, owner: str, draft: Path, record: FileObject) -> None:
         """Make a written draft the bytes of a file. Raises OSError."""
@@ -173,6 +188,11 @@ class BatchStore:
                 return msgspec.json.decode(file.read(1 << 20), type=form)
         except (OSError, *UNREADABLE):
             return None
+
+
+def owner_of(tenant: str) -> str:
+    """Return the directory of a tenant, whose name is that of its prefixes."""
+    return blake2b(tenant.encode(), digest_size=16).hexdigest()
 
 
 def new_id(prefix: str) -> str:

@@ -161,7 +161,7 @@ def frames(data: bytes) -> Iterator[Frame]:
     """Yield all records in the contents of a file, skipping everything else."""
     position = data.find(MARK)
     while position >= 0:
-        frame = _frame_at(data, position)
+        frame = frame_at(data, position)
         after = position + 1
         if frame is not None:
             yield frame
@@ -169,15 +169,21 @@ def frames(data: bytes) -> Iterator[Frame]:
         position = data.find(MARK, after)
 
 
-def _frame_at(data: bytes, start: int) -> Frame | None:
+def length_at(data: bytes, start: int) -> int | None:
+    """Return the length of the payload that a frame at `start` claims; None if its head is truncated or damaged."""
+    if start + HEAD_BYTES > len(data):
+        return None
+    _, length, _ = _HEAD.unpack_from(data, start)
+    return length if length <= LONGEST else None
+
+
+def frame_at(data: bytes, start: int) -> Frame | None:
     """Return the record that begins at `start`; None if it is truncated or damaged."""
-    body = start + HEAD_BYTES
-    if body > len(data):
+    length = length_at(data, start)
+    end = 0 if length is None else start + HEAD_BYTES + length
+    if length is None or end > len(data):
         return None
-    _, length, checksum = _HEAD.unpack_from(data, start)
-    end = body + length
-    if length > LONGEST or end > len(data):
-        return None
+    _, _, checksum = _HEAD.unpack_from(data, start)
     view = memoryview(data)[start + _HEAD.size : end]
     if zlib.crc32(view) != checksum:
         return None

@@ -21,6 +21,7 @@ from core_apis.sessions.files import FORMAT, KeptSession, KeyTerms, SessionFiles
 from core_apis.sessions.pins import PinCalls
 from core_apis.sessions.store import Session, Sessions
 from core_formats.server_limits import ServerLimits
+from core_frontend.queue.common import CommonCounts
 from core_frontend.sessions.turns import Turn
 from core_supervision.control import EngineControl
 
@@ -31,7 +32,7 @@ class SessionService:
     """The sessions of one server process.
 
     control: of the engine. tenant_name: of an API key, see `Tenants.name`. files: None: sessions end with the server.
-    caches: see `PinCalls`.
+    caches: see `PinCalls`. common: counts of each key at other servers too.
     table: the sessions in memory. pins: those of its sessions.
     """
 
@@ -43,8 +44,9 @@ class SessionService:
         files: SessionFiles | None = None,
         *,
         caches: bool = True,
+        common: CommonCounts | None = None,
     ) -> None:
-        self.table = Sessions(limits, on_drop=self._dropped)
+        self.table = Sessions(limits, on_drop=self._dropped, common=common)
         self._limits = limits
         # Processes that share sessions share pins; any other server has names of its own.
         server = secrets.token_hex(8) if files is None else str(files.root)

@@ -17,6 +17,7 @@ from core.api.errors import RequestError
 from core_apis.callers.tenant import Tenant
 from core_apis.sessions.files import KeptSession, KeyTerms, unpacked
 from core_formats.server_limits import ServerLimits
+from core_frontend.queue.common import Column, CommonCounts
 from core_frontend.sessions.turns import Turn
 
 MAX_BYTES_PER_KEY = 32 << 20
@@ -50,6 +51,7 @@ class Sessions:
     """All sessions, those of each key in the order of their use, the newest last.
 
     clock: seconds. on_drop: called with each session that goes before its lifetime is over.
+    common: counts the sessions of each key at other servers too; None: there are none.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class Sessions:
         limits: ServerLimits,
         clock: Callable[[], float] = time.monotonic,
         on_drop: Callable[[Tenant, Session], None] = lambda tenant, session: None,
+        common: CommonCounts | None = None,
     ) -> None:
         self._most = limits.max_sessions_per_key
         self._lifetime = limits.kv_session_lifetime
         self._clock = clock
         self._on_drop = on_drop
+        self._common = common
         self._of: dict[Tenant, dict[str, Session]] = {}
 
     @property
@@ -76,6 +80,7 @@ class Sessions:
         for session in list(sessions.values()):
             if session.used < oldest and not session.running:
                 del sessions[session.name]
+                self._publish(tenant)
         return sessions
 
     def find(self, tenant: Tenant, name: str) -> Session | None:
@@ -162,25 +167,42 @@ class Sessions:
         session.turns = unpacked(kept)
         session.version, session.pinned, session.terms = kept.version, kept.pinned, kept.terms
         session.used = self._clock() - max(0.0, time.time() - kept.used)
+        self._publish(tenant)
         return session
 
     def forget(self, tenant: Tenant, name: str) -> Session | None:
         """Forget a session whose file is gone; returns it."""
-        return self._of.get(tenant, {}).pop(name, None)
+        found = self._of.get(tenant, {}).pop(name, None)
+        self._publish(tenant)
+        return found
 
     def _drop(self, tenant: Tenant, session: Session) -> None:
         del self._of[tenant][session.name]
+        self._publish(tenant)
         self._on_drop(tenant, session)
 
     def _new(self, tenant: Tenant, name: str) -> Session:
         session = Session(name, _version(), int(time.time()), self._clock())
         self._of[tenant][name] = session
+        self._publish(tenant)
         return session
+
+    def _publish(self, tenant: Tenant) -> None:
+        """Tell other servers how many sessions a key has here, and until when at most."""
+        if self._common is None:
+            return
+        sessions = self._of.get(tenant, {})
+        last = max((session.used for session in sessions.values()), default=0.0) + self._lifetime
+        if any(session.running for session in sessions.values()):
+            last += self._lifetime
+        self._common.set(tenant, Column.SESSIONS, len(sessions))
+        self._common.set(tenant, Column.SESSIONS_END, int(last * 1e3))
 
     def _touch(self, tenant: Tenant, session: Session) -> None:
         session.used = self._clock()
         sessions = self._of[tenant]
         sessions[session.name] = sessions.pop(session.name)
+        self._publish(tenant)
 
     def has(self, tenant: Tenant, session: Session) -> bool:
         """Whether a session has not gone."""
@@ -194,7 +216,10 @@ class Sessions:
                 "in files: --kv-offloading-disk-path); leave session out.",
                 param=field,
             )
-        num = len(self.of(tenant))
+        num = len(self.of(tenant)) + self._elsewhere(tenant)
+        if num >= self._most and self._common is not None:
+            self._common.forget_dead()
+            num = len(self.of(tenant)) + self._elsewhere(tenant)
         if num >= self._most:
             raise RequestError(
                 f"There are {num} sessions, and a key may have {self._most} (--max-sessions-per-key); delete one "
@@ -203,6 +228,12 @@ class Sessions:
                 status=409,
                 code="too_many_sessions",
             )
+
+    def _elsewhere(self, tenant: Tenant) -> int:
+        """Return the sessions of a key at other servers."""
+        if self._common is None:
+            return 0
+        return self._common.unexpired(tenant, Column.SESSIONS, Column.SESSIONS_END)
 
     def _make_room(self, tenant: Tenant, session: Session) -> None:
         """Drop the longest unused sessions of a key, which hold too much together; the given one last."""

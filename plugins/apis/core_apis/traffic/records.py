@@ -6,14 +6,13 @@ Owns: `TrafficRecord`, and `read_traffic`. Never does: write. Called by: the rec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from core.api.errors import UserError
-from core_apis.journal.directory import PATTERN
-from core_apis.journal.records import Kind, frames
+from core.api.errors import UNREADABLE, UserError
+from core_apis.journal.browsing import browse
+from core_apis.journal.records import Kind
 from core_observers.receipts.receipt import IssuedReceipt
 
 
@@ -60,28 +59,24 @@ def unpacked(data: bytes) -> list[int]:
     return found
 
 
-def read_traffic(directory: str) -> Iterator[TrafficRecord]:
-    """Yield the records of a directory, oldest first; damaged ones are skipped. Raises UserError where there are none."""
-    folder = Path(directory).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"{directory}: no directory; give one that a server wrote with --record-traffic.")
+def read_traffic(directory: str) -> Iterator[TrafficRecord | None]:
+    """Yield the records of a directory, oldest first; None for one of another version. Damaged ones are skipped.
+
+    Raises UserError where there are none.
+    """
     found = False
     is_journal = False
-    for path in sorted(folder.glob(PATTERN)):
+    for frame in browse(directory):
+        is_journal = is_journal or frame.kind is Kind.ACCEPTED
+        if frame.kind is not Kind.TRAFFIC:
+            continue
+        found = True
         try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror or error}.") from None
-        for frame in frames(data):
-            is_journal = is_journal or frame.kind is Kind.ACCEPTED
-            if frame.kind is not Kind.TRAFFIC:
-                continue
-            try:
-                record = msgspec.msgpack.decode(frame.payload, type=TrafficRecord)
-            except msgspec.DecodeError:
-                continue  # of another version
-            found = True
-            yield record
+            record = msgspec.msgpack.decode(frame.payload, type=TrafficRecord)
+        except UNREADABLE:
+            yield None
+            continue
+        yield record
     if is_journal and not found:
         raise UserError(
             f"{directory}: a request journal keeps no tokens of answers that have ended; give two engines, --left and --right, "

@@ -8,7 +8,9 @@ import asyncio
 import os
 import shlex
 import sys
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -17,7 +19,7 @@ from core.api.errors import ConfigError, CoreError, UserError
 from core.args.arg import Arg
 from core.commands.words import take_help
 from core_commands.cli.options import parse_engine_arguments
-from core_commands.cli.own_files import own_path, write_whole
+from core_commands.cli.own_files import check_place, write_whole
 from core_commands.cli.own_options import option_section, refuse_rest, take_options
 
 if TYPE_CHECKING:
@@ -87,10 +89,12 @@ def diff(words: list[str]) -> int:
     source = words.pop(0)
     refuse_rest("diff", words, DiffOptions)
     _check(options)
+    places = [check_place(name) for name in (options.report, options.json) if name is not None]
     parsed = {name: _parsed(name, text) for name in ("left", "right") if (text := getattr(options, name)) is not None}
     records = _records(source, options)
     comparison = _compared(options, parsed, records)
-    _write(comparison, options)
+    _say(comparison, options)
+    _write(comparison, places)
     failing = [kind for kind in options.fail_on or () if comparison.count(kind)]
     return 1 if failing else 0
 
@@ -125,24 +129,32 @@ def _parsed(name: str, text: str) -> "Parsed":
 
 def _records(source: str, options: DiffOptions) -> "list[Recorded]":
     """Return the records to compare, oldest first. Raises UserError."""
+    from core_apis.journal.browsing import Budget
     from core_apis.traffic.records import read_traffic
     from core_commands.replay.journal import is_journal
 
     if options.left is not None and is_journal(source):
         return _of_journal(source, options)
-    found: list[Recorded] = []
+    found: deque[Recorded] = deque()
+    budget = Budget(source)
     num_unreadable = 0
     for number, record in enumerate(read_traffic(source)):
-        if options.tenant is not None and not record.tenant.hex().startswith(options.tenant):
+        if record is not None and not record.tenant.hex().startswith(options.tenant or ""):
             continue
-        one = recorded(number, record)
+        one = None if record is None else recorded(number, record)
         if one is None:
             num_unreadable += 1
-        else:
-            found.append(one)
+            continue
+        found.append(one)
+        budget.take(one.num_bytes)
+        if options.limit is not None and len(found) > options.limit:
+            budget.take(-found.popleft().num_bytes)
     if num_unreadable:
-        print(f"core diff: records that cannot be read: {num_unreadable}.", file=sys.stderr)
-    return _newest(source, found, options)
+        print(
+            f"core diff: records of another version, or whose parts do not fit together, and are left out: {num_unreadable}.",
+            file=sys.stderr,
+        )
+    return _newest(source, list(found), options)
 
 
 def _of_journal(source: str, options: DiffOptions) -> "list[Recorded]":
@@ -261,13 +273,17 @@ def _answer_again(parsed: "Parsed", records: "list[Recorded]", comparison: "Comp
     run_replay(parsed, work)
 
 
-def _write(comparison: "Comparison", options: DiffOptions) -> None:
+def _write(comparison: "Comparison", places: "list[Path]") -> None:
+    """Write the report, and everything as JSON where there is a second place. Raises UserError on a full disk."""
     from core_commands.replay.report import as_html, as_json
 
-    page = own_path(options.report)
-    write_whole(page, as_html(comparison))
-    if options.json is not None:
-        write_whole(own_path(options.json), as_json(comparison))
+    for place, write in zip(places, (as_html, as_json), strict=False):
+        write_whole(place, write(comparison))
+    print(f"{places[0]}: the report, worst first.")
+
+
+def _say(comparison: "Comparison", options: DiffOptions) -> None:
+    """Print the counts. They come before anything is written, so that a full disk costs only the report."""
     print(f"{comparison.num_requests} requests, {comparison.num_tokens} tokens; {len(comparison.rows)} differ.")
     for kind, name in zip(KINDS, ("a token", "a JSON value", "a tool call"), strict=True):
         print(f"  in {name}: {comparison.count(kind)}")
@@ -277,7 +293,6 @@ def _write(comparison: "Comparison", options: DiffOptions) -> None:
     for cause, name in (("adapter", "another adapter"), ("inputs", "other pictures or embeddings")):
         if comparison.causes[cause]:
             print(f"  with {name} on the right side: {comparison.causes[cause]}")
-    print(f"{page}: the report, worst first.")
 
 
 def _show_help() -> None:

@@ -22,6 +22,19 @@ def own_path(name: str) -> Path:
         raise UserError(f"{name}: there is no such home directory; write the whole path.") from None
 
 
+def check_place(name: str) -> Path:
+    """Return the path of a file that is to be written after long work. Raises UserError where it could not be."""
+    path = own_path(name)
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise UserError(f"{name}: cannot be written: it is a directory; name a file.")
+    if not folder.is_dir():
+        raise UserError(f"{name}: cannot be written: there is no directory {folder}.")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{name}: cannot be written: {folder} belongs to somebody else.")
+    return path
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file atomically: readers see the old content or the new. A pipe or a device is written directly.
 

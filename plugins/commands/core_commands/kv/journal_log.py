@@ -8,14 +8,13 @@ The journal keeps rendered prompts with their histories, not bodies. What has en
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
 from core.api.errors import UNREADABLE, UserError
 from core_apis.histories.trace import History
-from core_apis.journal.directory import PATTERN
-from core_apis.journal.records import Accepted, Kind, frames
+from core_apis.journal.browsing import browse, journal_files
+from core_apis.journal.records import Accepted, Kind
 
 
 class KeptPrompt(msgspec.Struct):
@@ -69,21 +68,17 @@ class Recorded(msgspec.Struct, frozen=True):
 
 def read_journal(name: str) -> Iterator[Recorded]:
     """Yield the chats of a journal in the order of their acceptance. Raises UserError."""
-    files = sorted(Path(name).expanduser().glob(PATTERN))
-    if not files:
+    if not journal_files(name):
         raise UserError(f"{name}: the directory has no journal; expected that of --request-journal.")
     found: dict[int, Accepted] = {}
     try:
-        for path in files:
-            for frame in frames(path.read_bytes()):
-                if frame.kind is Kind.ACCEPTED:
-                    found[frame.entry] = msgspec.msgpack.decode(frame.payload, type=Accepted)
+        for frame in browse(name):
+            if frame.kind is Kind.ACCEPTED:
+                found[frame.entry] = msgspec.msgpack.decode(frame.payload, type=Accepted)
         for number in sorted(found):
             chat = _chat(found[number])
             if chat is not None and chat.prompts:
                 yield Recorded(number, found[number].tenant, chat)
-    except OSError as error:
-        raise UserError(f"{name}: {error.strerror or error}; expected the directory of --request-journal.") from None
     except UNREADABLE as error:
         raise UserError(f"{name}: a record has a form that this version does not know ({error}).") from None
 

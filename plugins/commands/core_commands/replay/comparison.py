@@ -33,7 +33,7 @@ class Recorded:
 
     prompts: their token ids. seeds: of each prompt.
     adapter, inputs: digests of the adapter, and of pictures and embeddings in each prompt; empty: there are none.
-    answer: as the API writes it; None: not known yet.
+    answer: as the API writes it; None: not known yet. num_bytes: of the record.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Recorded:
     adapter: str = ""
     inputs: list[str] = field(default_factory=list)
     answer: dict[str, Any] | None = None
+    num_bytes: int = 0
 
     @classmethod
     def of(cls, number: int, record: TrafficRecord) -> Recorded:
@@ -59,7 +60,9 @@ class Recorded:
         seeds = [int(receipt.sampling["seed"]) for receipt in receipts]
         adapter = next((receipt.adapter for receipt in receipts if receipt.adapter), "")
         inputs = [receipt.inputs for receipt in receipts]
-        return cls(number, record.path, plain, prompts, answers, seeds, adapter, inputs)
+        num_bytes = len(record.body) + sum(len(prompt.token_ids) for prompt in record.prompts)
+        num_bytes += sum(len(row.token_ids) for prompt in record.prompts for row in prompt.choices)
+        return cls(number, record.path, plain, prompts, answers, seeds, adapter, inputs, num_bytes=num_bytes)
 
     @property
     def num_tokens(self) -> int:

@@ -10,18 +10,19 @@ both sides compute, as completions of these ids; what a chat's template or forma
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from core.api.errors import UNREADABLE, UserError
+from core.api.errors import UNREADABLE
 from core.api.sampling_params import SamplingParams
-from core_apis.journal.directory import PATTERN
-from core_apis.journal.records import Accepted, Begun, Frame, Kind, frames
+from core_apis.journal.browsing import Budget, browse
+from core_apis.journal.records import Accepted, Begun, Frame, Kind
 from core_commands.replay.comparison import Recorded
 from core_commands.replay.computed import UNLIMITED
 from core_frontend.api.sampling_fields import field_names
+
+T = TypeVar("T")
 
 PATH: Final = "/v1/completions"
 PASSED_ON: Final = field_names(lambda field: field.in_bodies)
@@ -54,37 +55,43 @@ class Wrapped(msgspec.Struct):
 
 def is_journal(directory: str) -> bool:
     """Whether a directory holds a journal of requests, and no recorded traffic. Raises UserError."""
-    kinds = {frame.kind for frame in _frames(directory)}
-    return Kind.ACCEPTED in kinds and Kind.TRAFFIC not in kinds
+    has_requests = False
+    for frame in browse(directory):
+        if frame.kind is Kind.TRAFFIC:
+            return False
+        has_requests = has_requests or frame.kind is Kind.ACCEPTED
+    return has_requests
 
 
 def read_requests(directory: str) -> Iterator[tuple[bytes, Recorded | None]]:
     """Yield the tenant's digest and the request, oldest first; None for one that cannot be asked again as token ids.
 
-    Raises UserError for a directory that cannot be read.
+    Raises UserError for a directory that cannot be read, or is too large.
     """
-    accepted: dict[int, Accepted] = {}
+    accepted: dict[int, Accepted | None] = {}
     seeds: dict[int, dict[int, int]] = {}
-    for frame in _frames(directory):
-        try:
-            if frame.kind is Kind.ACCEPTED:
-                accepted[frame.entry] = msgspec.msgpack.decode(frame.payload, type=Accepted)
-            elif frame.kind is Kind.BEGUN:
-                begun = msgspec.msgpack.decode(frame.payload, type=Begun)
-                seeds.setdefault(frame.entry, {})[begun.prompt] = begun.seed
-        except UNREADABLE:
-            continue  # of another version
+    budget = Budget(directory)
+    for frame in browse(directory):
+        if frame.kind is Kind.ACCEPTED:
+            budget.take(len(frame.data))
+            accepted[frame.entry] = _decoded(frame, Accepted)
+        elif frame.kind is Kind.BEGUN and (begun := _decoded(frame, Begun)) is not None:
+            budget.take(len(frame.data))
+            seeds.setdefault(frame.entry, {})[begun.prompt] = begun.seed
     for entry in sorted(accepted):
-        yield accepted[entry].tenant, _recorded(entry, accepted[entry], seeds.get(entry, {}))
+        request = accepted.pop(entry)
+        if request is None:
+            yield b"", None
+        else:
+            yield request.tenant, _recorded(entry, request, seeds.get(entry, {}))
 
 
-def _frames(directory: str) -> Iterator[Frame]:
-    for path in sorted(Path(directory).expanduser().glob(PATTERN)):
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror or error}.") from None
-        yield from frames(data)
+def _decoded(frame: Frame, kind: type[T]) -> T | None:
+    """Return the payload; None if it is of another version."""
+    try:
+        return msgspec.msgpack.decode(frame.payload, type=kind)
+    except UNREADABLE:
+        return None
 
 
 def _recorded(entry: int, accepted: Accepted, seeds: dict[int, int]) -> Recorded | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from core_apis import errors
 from core_apis.body import BodyRoom, json_response
 from core_apis.callers.access import operators
 from core_apis.callers.authentication import Authentication
+from core_apis.callers.tenant import Tenant
 from core_apis.routes.page import FILES, HEADERS, page_answer
 from core_apis.server.drain import Drain, DrainGate
 from core_apis.server.middleware import OPEN, HeadRequests, RequestIds, RootPath
@@ -37,6 +38,7 @@ from core_commands.several.forwarding import Forwarded
 from core_commands.several.keeper import Keeper
 from core_commands.several.naming import PARAMETER, asked, seconds_of
 from core_config.served.server_config import ServerConfig
+from core_frontend.queue.limit import QueueLimit
 
 PUBLIC = (
     "/",
@@ -57,7 +59,7 @@ class SeveralModels:
     """What the routes share.
 
     entries: the models by their names and those of their adapters. adapters: of names that several models have, these models.
-    server: settings of the address.
+    server: settings of the address. places: requests that wait for their model, by API key.
     """
 
     entries: Mapping[str, ModelEntry]
@@ -67,6 +69,7 @@ class SeveralModels:
     bodies: BodyRoom
     drain: Drain
     created: int
+    places: QueueLimit
 
     def entry(self, name: str) -> ModelEntry:
         """Return the model of that name. Raises RequestError (404, or 400 where several models have it)."""
@@ -90,8 +93,13 @@ class SeveralModels:
         return found
 
 
-def create_app(entries: list[ModelEntry], keeper: Keeper, server: ServerConfig) -> FastAPI:
-    """Create the application that offers all models. Raises UserError for a middleware that cannot be used."""
+def create_app(
+    entries: list[ModelEntry], keeper: Keeper, server: ServerConfig, places: QueueLimit | None = None
+) -> FastAPI:
+    """Create the application that offers all models. places: limits of each key; None: there are none.
+
+    Raises UserError for a middleware that cannot be used.
+    """
     app = FastAPI(title="core", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     named, adapters = by_name(entries)
     several = SeveralModels(
@@ -102,6 +110,7 @@ def create_app(entries: list[ModelEntry], keeper: Keeper, server: ServerConfig) 
         BodyRoom(server.limits.max_body_size),
         Drain(),
         int(time.time()),
+        QueueLimit(0, 0) if places is None else places,
     )
     app.state.several = several
     app.state.context = SimpleNamespace(server=server)  # what handlers of errors read
@@ -274,6 +283,7 @@ async def of_model(request: Request, path: str) -> Response:
 async def _sent_on(request: Request, path: str, entry: ModelEntry | None) -> Response:
     """Send a request on. path: at the model's server. entry: its model; None: the request says which."""
     several = several_of(request)
+    tenant: Tenant = request.scope.get("state", {}).get("api_key")
     several.drain.check()
     if path in NOT_SENT_ON:
         raise RequestError(
@@ -289,13 +299,15 @@ async def _sent_on(request: Request, path: str, entry: ModelEntry | None) -> Res
         room.free()
         if entry is None:
             entry = _entry(several, wanted.name, path)
+        # Requests that name their model are those that compute, which the limits of a key are about.
+        place = several.places.arriving(tenant) if wanted.is_work else nullcontext()
         # A request may wait for its model, so its body counts until it is sent on.
         held = reserved.pop_all()
     query = "&".join(
         f"{quote(key)}={quote(value)}" for key, value in request.query_params.multi_items() if key != PARAMETER
     )
     target = quote(path) + (f"?{query}" if query else "")
-    return Forwarded(several.keeper, request, entry.name, target, wanted.body, wanted.keep_alive, held)
+    return Forwarded(several.keeper, request, entry.name, target, wanted.body, wanted.keep_alive, held, place)
 
 
 def _entry(several: SeveralModels, name: str | None, path: str) -> ModelEntry:

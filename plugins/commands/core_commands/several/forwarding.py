@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
@@ -44,7 +45,7 @@ class Forwarded(Response):
     """The answer of a model's server, sent on as it comes.
 
     name: of the model. path: with its query. keep_alive: as of `Keeper.using`. held: closed once the body is sent on, or the
-    request ends before that.
+    request ends before that. place: of the request among those of its key, until its model's server counts it.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Forwarded(Response):
         body: bytes,
         keep_alive: float | None,
         held: ExitStack,
+        place: AbstractContextManager[Any],
     ) -> None:
         super().__init__()
         self._keeper = keeper
@@ -65,6 +67,7 @@ class Forwarded(Response):
         self._body = body
         self._keep_alive = keep_alive
         self._held = held
+        self._place = place
         self._is_begun = self._is_stream = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +86,7 @@ class Forwarded(Response):
 
     async def _answer(self, scope: Scope, send: Send) -> None:
         try:
-            async with self._keeper.using(self._name, self._keep_alive) as child:
+            async with self._keeper.using(self._name, self._keep_alive, self._place) as child:
                 method = self._request.method
                 headers = passed_on(self._request.headers.items())
                 async with child.endpoint.ask(method, self._path, self._body, headers) as answer:

@@ -43,10 +43,19 @@ class Keeper:
         self._outcomes: dict[str, set[asyncio.Future[None]]] = {}
 
     @contextlib.asynccontextmanager
-    async def using(self, name: str, keep_alive: float | None = None) -> AsyncIterator[ChildServer]:
-        """Wait until a model is awake, and keep it so within the block. Raises RequestError (503)."""
+    async def using(
+        self,
+        name: str,
+        keep_alive: float | None = None,
+        waiting: contextlib.AbstractContextManager[object] | None = None,
+    ) -> AsyncIterator[ChildServer]:
+        """Wait until a model is awake, and keep it so within the block. waiting: entered for the wait.
+
+        Raises RequestError (503), and what `waiting` raises.
+        """
         seat = self.turns.seats[name]
-        await self._admitted(seat)
+        with contextlib.nullcontext() if waiting is None else waiting:
+            await self._admitted(seat)
         try:
             yield self.children[name]
         finally:

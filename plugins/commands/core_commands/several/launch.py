@@ -29,11 +29,13 @@ from core_commands.several.application import SeveralModels, create_app
 from core_commands.several.child import ChildServer
 from core_commands.several.entries import ModelEntry, read_entries
 from core_commands.several.keeper import Keeper
+from core_commands.several.limits import key_places, with_common_limits
 from core_commands.several.turns import Seat, Turns
 from core_config.arguments.parser import Parser
 from core_config.arguments.sources import Merged, merge
 from core_config.served.server import server_config
 from core_config.served.server_config import ServerConfig
+from core_frontend.queue.limit import QueueLimit
 from core_observers.logging import SERVER_LIBRARIES, setup_logging
 
 logger = logging.getLogger(__name__)
@@ -65,8 +67,10 @@ def serve_several(words: list[str], signals: StopSignals) -> int:
     with listener, asyncio.Runner(loop_factory=loop_factory(server.max_callback_ms)) as runner:
         try:
             with tempfile.TemporaryDirectory(prefix="core-models-") as directory:
+                server = with_common_limits(server, Path(directory))
                 keeper = make_keeper(entries, merged, server, budget, Path(directory))
-                return runner.run(_serve(entries, keeper, server, listener, signals, begin))
+                places = key_places(server, merged)
+                return runner.run(_serve(entries, keeper, server, places, listener, signals, begin))
         finally:
             runner.close()  # the loop restores signal handlers when it closes
             close_listener(server)
@@ -93,9 +97,10 @@ def make_keeper(
 ) -> Keeper:
     """Return the keeper of all models, none of which is started yet. directory: for their sockets and arguments."""
     key, extra = _operator_key(server)
+    common = {"shared_limits": server.limits.shared_limits}
     children = {}
     for number, entry in enumerate(entries):
-        values = {**entry.values, **extra}
+        values = {**common, **entry.values, **extra}
         children[entry.name] = ChildServer(entry.name, values, directory, number, key)
     seats = [
         Seat(entry.name, entry.awake_bytes, entry.asleep_bytes, entry.pinned, entry.idle_timeout) for entry in entries
@@ -121,13 +126,14 @@ async def _serve(
     entries: list[ModelEntry],
     keeper: Keeper,
     server: ServerConfig,
+    places: QueueLimit,
     listener: socket.socket,
     signals: StopSignals,
     begin: float,
 ) -> int:
     stop, hurry = listen(signals)
     settings = fit_connections(server)
-    app = create_app(entries, keeper, settings)
+    app = create_app(entries, keeper, settings, places)
     several: SeveralModels = app.state.several
     running = asyncio.ensure_future(keeper.run())
     stopping = asyncio.ensure_future(stop.wait())

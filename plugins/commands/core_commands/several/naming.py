@@ -32,15 +32,27 @@ class _Named(msgspec.Struct):
 
     model: Any = None
     keep_alive: Any = None
+    messages: msgspec.Raw = msgspec.Raw(b"")
+    prompt: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def is_work(self) -> bool:
+        """Whether the body is one that a model computes."""
+        return any((self.model is not None, bytes(self.messages), bytes(self.prompt), bytes(self.input)))
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for. name: None: it names no model. keep_alive: seconds, None: not said. body: to be sent on."""
+    """What a request asks for. name: None: it names no model. keep_alive: seconds, None: not said. body: to be sent on.
+
+    is_work: whether the body is one that a model computes.
+    """
 
     name: str | None
     keep_alive: float | None
     body: bytes
+    is_work: bool = False
 
 
 async def asked(request: Request, pieces: Sequence[bytearray]) -> Asked:
@@ -78,7 +90,8 @@ def _read(pieces: Sequence[bytearray], content_type: str, given: str | None) -> 
     """Search a whole body. given: the name that its query or its header says."""
     body = b"".join(pieces)
     if content_type.partition(";")[0].strip().lower() == TYPE:
-        return Asked(given or _of_form(pieces, content_type), None, body)
+        named = _of_form(pieces, content_type)
+        return Asked(given or named, None, body, named is not None)
     return _of_json(body, given) if OBJECT.match(body) else Asked(given, None, body)
 
 
@@ -91,10 +104,10 @@ def _of_json(body: bytes, given: str | None) -> Asked:
     if found.model is not None and not isinstance(found.model, str):
         raise RequestError(f"`model` is {str(found.model)[:100]!r}; expected a text.", param="model")
     if found.keep_alive is None:
-        return Asked(given or found.model, None, body)
+        return Asked(given or found.model, None, body, found.is_work)
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     fields.pop(KEEP_ALIVE)
-    return Asked(given or found.model, seconds_of(found.keep_alive), msgspec.json.encode(fields))
+    return Asked(given or found.model, seconds_of(found.keep_alive), msgspec.json.encode(fields), found.is_work)
 
 
 def _of_form(pieces: Sequence[bytearray], content_type: str) -> str | None:

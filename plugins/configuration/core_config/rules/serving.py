@@ -42,6 +42,15 @@ def limits_of_keys_need_keys(facts: Facts) -> Findings:
         yield Problem(f"{given[0]}: this server requires no key; give --api-key too, or leave it out.")
 
 
+def shared_limits_are_of_one_process(facts: Facts) -> Findings:
+    """Several API processes divide each limit, so what the others count is in it already."""
+    if facts.context == "serve" and facts["shared_limits"] is not None and facts["api_server_count"] > 1:
+        yield Problem(
+            f"--shared-limits: not with --api-server-count {facts['api_server_count']}, whose processes divide each limit; "
+            "leave one of them out."
+        )
+
+
 def public_prompts_need_keys(facts: Facts) -> Findings:
     """Without keys every cached prefix is shared by all clients."""
     if facts.context == "serve" and facts["public_prompt"] and not facts["api_key"]:
@@ -234,6 +243,7 @@ RULES: tuple[Rule, ...] = (
     Rule(log_length_needs_the_log),
     Rule(foreign_api_key_protects_nothing),
     Rule(limits_of_keys_need_keys),
+    Rule(shared_limits_are_of_one_process),
     Rule(public_prompts_need_keys),
     Rule(shares_need_keys),
     Rule(samples_are_of_metrics),

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.api.config import SchedulerConfig
+from core_frontend.queue.common import CommonCounts
+from core_frontend.queue.common_key import CommonOfKey
 from core_frontend.queue.share import QueueShare, ShareLimits
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class QueueLimit:
         self._everybody = QueueShare(limits, "The server", "", "queue_full", clock)
         self._everybody_flex = QueueShare(limits, "The batch class", "", "queue_full", clock)
         self._keys: dict[tuple[int, bool], QueueShare] = {}
+        self._common: CommonCounts | None = None
         self._waiting: dict[str, Place] = {}
         self._live: dict[str, Place] = {}
 
@@ -82,6 +85,12 @@ class QueueLimit:
             limits |= QueueShare(self._per_key, "", PER_KEY, "", self._clock).request_limits()
         return limits
 
+    def share_with(self, common: CommonCounts) -> None:
+        """Count the requests of each key at other servers too, from now on."""
+        self._common = common
+        for (key, flex), share in self._keys.items():
+            share.common = CommonOfKey(common, key, flex=flex)
+
     def check(self, key: int | None = None) -> None:
         """Raise RequestError (429) if no further request is accepted."""
         for share in self._shares(key):
@@ -93,6 +102,9 @@ class QueueLimit:
         self.check(key)
         arrival = Arrival(key, self._shares(key))
         try:
+            if self._common is not None and key is not None:
+                # Another server may have taken the last place since: both have published theirs, so one of them sees it.
+                self._shares(key)[0].check(0, self.forecast)
             yield arrival
         finally:
             arrival.end()
@@ -152,6 +164,8 @@ class QueueLimit:
         if share is None:
             share = QueueShare(self._per_key, "This API key", PER_KEY, "key_limit_reached", self._clock)
             self._keys[key, flex] = share
+            if self._common is not None:
+                share.common = CommonOfKey(self._common, key, flex=flex)
         return share, everybody
 
 
@@ -177,10 +191,10 @@ class Arrival:
         self.key = key
         self._shares = shares
         for share in shares:
-            share.num_arriving += 1
+            share.arrive(1)
 
     def end(self) -> None:
         """Release the place: the request is prepared, or never will be."""
         for share in self._shares:
-            share.num_arriving -= 1
+            share.arrive(-1)
         self._shares = ()

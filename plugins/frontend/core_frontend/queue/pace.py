@@ -59,6 +59,10 @@ class Pace:
         self._promised = earliest + units * self._seconds_per_unit(now, units)
         return self._promised - now
 
+    def seconds_each(self, now: float) -> float:
+        """Return the seconds until one unit becomes free, which promises it to nobody."""
+        return self._seconds_per_unit(now, 1)
+
     def _seconds_per_unit(self, now: float, units: int) -> float:
         still = now - self._since
         if not self._gaps:
@@ -73,10 +77,16 @@ class Durations:
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._promises: deque[float] = deque()
+        self._known: float | None = FIRST_GUESS_S
 
     def end(self, seconds: float) -> None:
         """Note the duration of a request that has ended."""
         self._recent.append(seconds)
+        self._known = None
+
+    def next_end(self, now: float, begun: float) -> float:
+        """Return when a request that began then probably ends, which promises its place to nobody."""
+        return max(begun + self._usual(), now)
 
     def promise(self, now: float, begun: Iterable[float]) -> float:
         """Return the seconds until another request may begin. begun: start times of the running ones, oldest first."""
@@ -97,6 +107,6 @@ class Durations:
 
         With the mean, half of the clients would come back too early.
         """
-        if not self._recent:
-            return FIRST_GUESS_S
-        return fmean(self._recent) + DEVIATIONS * pstdev(self._recent)
+        if self._known is None:
+            self._known = fmean(self._recent) + DEVIATIONS * pstdev(self._recent)
+        return self._known

@@ -2,6 +2,8 @@
 
 Owns: `ShareLimits` and `QueueShare`: the counts, the limits, the refusal that says when to come back. Never does: know
 requests by their ids (the queue limit does). Called by: `QueueLimit`.
+
+The requests of one API key at other servers of this machine count as well where these share their counts (`CommonShare`).
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from core.api.errors import RequestError
 from core_frontend.queue.foreseen import ForeseenPlaces
@@ -19,6 +21,31 @@ if TYPE_CHECKING:
     from core_frontend.quote.forecast import Forecast
 
 LONGEST_WAIT_S = 3600
+
+
+class CommonShare(Protocol):
+    """The same share at other servers."""
+
+    @property
+    def at_once(self) -> int:
+        """Requests under way there."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait there."""
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens that wait there."""
+
+    def publish(self, at_once: int, waiting: int, tokens: int, end_s: float, begin_s: float) -> None:
+        """Tell the others our counts, and the times at which a request probably ends, and begins; 0: none is there."""
+
+    def seconds(self, *, until_end: bool) -> float | None:
+        """Return the seconds until a request there probably ends, or begins; None: there is none."""
+
+    def forget_dead(self) -> None:
+        """Leave out what servers that have ended had published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +70,7 @@ class QueueShare:
     code:   of its refusals.
     num_waiting, num_tokens: requests that wait for their first token, and their prompt tokens.
     num_arriving: requests whose bodies are being read.
+    common: this share at other servers; None: there are none.
     """
 
     def __init__(self, limits: ShareLimits, whose: str, suffix: str, code: str, clock: Callable[[], float]) -> None:
@@ -50,6 +78,7 @@ class QueueShare:
         self.num_waiting = 0
         self.num_tokens = 0
         self.num_arriving = 0
+        self.common: CommonShare | None = None
         self._whose = whose
         self._suffix = suffix
         self._code = code
@@ -74,20 +103,41 @@ class QueueShare:
 
         forecast: foretells when there is room; None: it is guessed.
         """
-        limits = self.limits
-        at_once = len(self._begun) + self.num_arriving
+        try:
+            self._check(num_requests, forecast)
+        except RequestError:
+            if self.common is None:
+                raise
+            self.common.forget_dead()
+            self._check(num_requests, forecast)
+
+    def _check(self, num_requests: int, forecast: Forecast | None) -> None:
+        limits, common = self.limits, self.common
+        own = len(self._begun) + self.num_arriving
+        at_once = own if common is None else own + common.at_once
         if limits.at_once and at_once + num_requests > limits.at_once:
             self._refuse(
                 f"{at_once} requests are under way already; at most {limits.at_once} may be (--max-num-reqs{self._suffix}).",
-                self._when(forecast, "at once", at_once + num_requests - limits.at_once)
-                or self._durations.promise(self._clock(), self._begun.values()),
+                self._soonest(
+                    own,
+                    lambda: (
+                        self._when(forecast, "at once", at_once + num_requests - limits.at_once)
+                        or self._durations.promise(self._clock(), self._begun.values())
+                    ),
+                    until_end=True,
+                ),
             )
-        waiting = self.num_waiting + self.num_arriving
+        own = self.num_waiting + self.num_arriving
+        waiting = own if common is None else own + common.waiting
         if limits.requests and waiting + num_requests > limits.requests:
             missing = waiting + num_requests - limits.requests
             self._refuse(
                 f"{waiting} requests wait already; at most {limits.requests} may (--max-num-queued-reqs{self._suffix}).",
-                self._when(forecast, "requests", missing) or self._requests.promise(self._clock(), missing),
+                self._soonest(
+                    own,
+                    lambda: self._when(forecast, "requests", missing) or self._requests.promise(self._clock(), missing),
+                    until_end=False,
+                ),
             )
 
     def check_tokens(self, num_tokens: int, forecast: Forecast | None = None) -> None:
@@ -95,14 +145,27 @@ class QueueShare:
 
         One request may always wait, however long it is.
         """
-        most = self.limits.tokens
-        if not most or not self.num_waiting or self.num_tokens + num_tokens <= most:
+        most, common = self.limits.tokens, self.common
+        if not most:
             return
-        missing = min(self.num_tokens + num_tokens - most, self.num_tokens)
+        others = 0 if common is None else common.tokens
+        if not self.num_waiting + others or self.num_tokens + others + num_tokens <= most:
+            return
+        if others and common is not None:
+            common.forget_dead()
+            others = common.tokens
+            if not self.num_waiting + others or self.num_tokens + others + num_tokens <= most:
+                return
+        waiting = self.num_tokens + others
+        missing = min(waiting + num_tokens - most, waiting)
         self._refuse(
-            f"{self.num_tokens} prompt tokens wait already, and this request has {num_tokens}; at most {most} may wait "
+            f"{waiting} prompt tokens wait already, and this request has {num_tokens}; at most {most} may wait "
             f"(--max-num-queued-tokens{self._suffix}).",
-            self._when(forecast, "tokens", missing) or self._tokens.promise(self._clock(), missing),
+            self._soonest(
+                self.num_waiting,
+                lambda: self._when(forecast, "tokens", missing) or self._tokens.promise(self._clock(), missing),
+                until_end=False,
+            ),
         )
 
     def enter(self, request_id: str, num_tokens: int) -> None:
@@ -115,6 +178,7 @@ class QueueShare:
         self._waiting[request_id] = num_tokens
         self.num_waiting += 1
         self.num_tokens += num_tokens
+        self._publish()
 
     def leave(self, request_id: str) -> None:
         """Remove a waiting request, which then runs."""
@@ -124,12 +188,40 @@ class QueueShare:
         self.num_tokens -= num_tokens
         self._requests.free(now, 1)
         self._tokens.free(now, num_tokens)
+        self._publish()
 
     def end(self, request_id: str) -> None:
         """Remove a request that has ended."""
         begun = self._begun.pop(request_id, None)
         if begun is not None:
             self._durations.end(self._clock() - begun)
+        self._publish()
+
+    def arrive(self, count: int) -> None:
+        """Add requests whose bodies are being read; below 0: remove them."""
+        self.num_arriving += count
+        self._publish()
+
+    def _publish(self) -> None:
+        if self.common is None:
+            return
+        now = self._clock()
+        at_once = len(self._begun) + self.num_arriving
+        waiting = self.num_waiting + self.num_arriving
+        end = self._durations.next_end(now, next(iter(self._begun.values()), now)) if at_once else 0.0
+        begin = now + self._requests.seconds_each(now) if waiting else 0.0
+        self.common.publish(at_once, waiting, self.num_tokens, end, begin)
+
+    def _soonest(self, own: int, foretold: Callable[[], float], *, until_end: bool) -> float:
+        """Return the seconds until there is probably room: here, where requests of ours are in the way, or at another server.
+
+        own: number of ours. foretold: the seconds until one of them makes room.
+        """
+        elsewhere = None if self.common is None else self.common.seconds(until_end=until_end)
+        if own or elsewhere is None:
+            here = foretold()
+            return here if elsewhere is None else min(here, elsewhere)
+        return elsewhere
 
     def _when(self, forecast: Forecast | None, limit: str, units: int) -> float | None:
         """Return the seconds until there is room for `units` more under a limit, as foretold; None: nothing is foretold yet."""

@@ -12,6 +12,10 @@ Bounds. (1) A user without queued requests who sends one is admitted before any 
 on: a heavy user delays a light one by at most one admission (and by what already runs), however many requests it has
 queued. (2) Two users who both have requests queued all the time differ by at most 2 · max(PROMPT_WEIGHT · longest
 prompt, OUTPUT_WEIGHT · most tokens that run at once), no matter how long their requests are: theorem 4.4 of the paper.
+
+Where engines of other models run on the machine (`--shared-limits`), a user also pays for the service that these give while
+requests of this user are queued here; bound (2) is then about the service of all engines together. What another engine gave
+before that counts as little as a pause does.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from itertools import takewhile
 
 from core.api.messages import EngineRequest
 from core.api.policy import Order, Queued
+from core_policies.fair.arguments import FairArguments
+from core_policies.fair.elsewhere import ServiceElsewhere
 
 PROMPT_WEIGHT = 1
 OUTPUT_WEIGHT = 2
@@ -36,9 +42,12 @@ class Counters:
         was admitted; once nobody waits, the service that this user has had since counts as well. Users at or below it
         who have nothing queued are forgotten: they would start there again.
     num_queued: requests in the queue by user; only users who have some.
+    elsewhere: service at other engines; None: there are none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: ServiceElsewhere | None = None) -> None:
+        self._elsewhere = elsewhere
+        self._paid: dict[str, int] = {}
         self.level = 0
         self.num_queued: dict[str, int] = {}
         self._admitted_last = ""
@@ -58,6 +67,8 @@ class Counters:
         self.num_queued[user] = waiting + 1
         if not waiting:
             self._had[user] = max(self[user], self.level)
+            if self._elsewhere is not None:
+                self._paid[user] = self._elsewhere.total(user)
             self._sweep()
 
     def leave(self, user: str) -> None:
@@ -65,6 +76,8 @@ class Counters:
         waiting = self.num_queued.pop(user) - 1
         if waiting:
             self.num_queued[user] = waiting
+        else:
+            self._paid.pop(user, None)
 
     def admit(self, user: str) -> None:
         """Set the level to the counter of `user`, who is admitted next."""
@@ -74,6 +87,17 @@ class Counters:
     def charge(self, user: str, amount: int) -> None:
         """Add `amount` to the service that `user` has received."""
         self._had[user] = self[user] + amount
+        if self._elsewhere is not None:
+            self._elsewhere.add(user, amount)
+
+    def latest(self, user: str) -> int:
+        """Return the counter of a user with queued requests, after charging what other engines gave meanwhile."""
+        if self._elsewhere is not None:
+            total = self._elsewhere.total(user)
+            # An engine that ended takes its part of the total with it.
+            self._had[user] = self[user] + max(0, total - self._paid[user])
+            self._paid[user] = total
+        return self[user]
 
     def _sweep(self) -> None:
         """Drop users who left long ago, so that memory does not grow with the engine's age."""
@@ -122,7 +146,7 @@ class FairQueue:
 
     def remove(self, sequence: Queued, /) -> None:
         """Remove a queued sequence."""
-        user = sequence.request.user
+        user = account_of(sequence.request)
         queue = self._queues[user]
         del queue[sequence]
         self._length -= 1
@@ -139,7 +163,7 @@ class FairQueue:
         return (sequence for queue in self._queues.values() for sequence in queue)
 
     def _enter(self, sequence: Queued) -> OrderedDict[Queued, None]:
-        user = sequence.request.user
+        user = account_of(sequence.request)
         self._counters.arrive(user)
         self._length += 1
         queue = self._queues.setdefault(user, OrderedDict())
@@ -162,11 +186,12 @@ class FairQueue:
         heap = self._heap
         while True:
             counter, entered, user = heap[0]
-            actual = self._counters[user]
             if user not in self._queues:
                 heapq.heappop(heap)
                 self._in_heap.remove(user)
-            elif actual > counter:
+                continue
+            actual = self._counters.latest(user)
+            if actual > counter:
                 heapq.heapreplace(heap, (actual, entered, user))
             else:
                 return user
@@ -180,8 +205,9 @@ class FairPolicy:
 
     charges = True
 
-    def __init__(self) -> None:
-        self.counters = Counters()
+    def __init__(self, arguments: FairArguments = FairArguments()) -> None:  # noqa: B008 (frozen)
+        directory = arguments.shared_limits
+        self.counters = Counters(None if directory is None else ServiceElsewhere(directory))
 
     def order(self, request: EngineRequest, arrival: int) -> Order:
         """Return the order of arrival: fairness decides about admission, not about preemption."""
@@ -194,4 +220,9 @@ class FairPolicy:
     def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Charge the request's user for computed tokens."""
         amount = PROMPT_WEIGHT * num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens
-        self.counters.charge(request.user, amount)
+        self.counters.charge(account_of(request), amount)
+
+
+def account_of(request: EngineRequest) -> str:
+    """Return the name under which a request's service is counted: the batch class has accounts of its own at every engine."""
+    return f"batch class of {request.user}" if request.flex else request.user

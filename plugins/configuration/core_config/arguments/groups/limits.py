@@ -52,6 +52,15 @@ class LimitsArgs(ArgumentGroup, frozen=True, kw_only=True):
     max_sessions_per_key: Annotated[
         int, Arg("Most sessions (field session) of one API key; 0 keeps none.", human=True, ge=0)
     ] = 64
+    shared_limits: Annotated[
+        str | None,
+        Arg(
+            "Directory in which several servers of this machine count the requests, waiting tokens, sessions and files of each "
+            "API key together, so that the limits per key hold for all of them. `core serve` of several models has one.",
+            metavar="DIR",
+            since="0.2.0",
+        ),
+    ] = None
     kv_session_lifetime: Annotated[float, Arg("Seconds that a session is not used before it goes.", gt=0)] = 3600.0
     kv_session_share: Annotated[
         float,
