@@ -106,6 +106,8 @@ def test_spellings(line, expected):
         ("--port.x 1", ["unknown"]),
         ("--no-enable-prefix-caching=1", ["takes no value"]),
         ("a b", ["'b'", "already 'a'"]),
+        ("a --enable-prefix-caching false", ["'false'", "already 'a'", "--NAME=false, or --no-NAME"]),
+        ("--enable-prefix-caching false a", ["'a'", "already 'false'", "--NAME=false, or --no-NAME"]),
         ("-z", ["-z", "unknown"]),
     ],
 )

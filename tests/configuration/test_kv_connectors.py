@@ -190,7 +190,7 @@ TRANSFER = "--kv-transfer-config.kv_connector"
             {"cpu_bytes_to_use": 5e9, "cpu_size": 3},
             "cpu_size 3: no key of this connector; known",
         ),
-        ("ExampleConnector", {}, "needs .*shared_storage_path DIRECTORY"),
+        ("ExampleConnector", {}, r"^[^\n]*needs [^\n]*shared_storage_path DIRECTORY\.$"),
         ("ExampleConnector", {"shared_storage_path": "d", "compress": 1}, "extra_config.compress"),
         ("MooncakeStoreConnector", {}, "kv_connector_extra_config.master: required"),
         ("LMCacheConnectorV1", {}, "kv_connector_extra_config.url: required"),

@@ -84,6 +84,7 @@ def test_shared_memory_is_of_this_user_alone(monkeypatch, tmp_path):
     assert place.name == f"core-kv-{os.geteuid()}"
     modes = {path.stat().st_mode & 0o777 for path in place.rglob("*.kv")}
     assert (place.stat().st_mode & 0o777, modes) == (0o700, {0o600})
+    assert connector.places == ("shm", "shm"), "what a session's bytes by place are called"
     connector.close()
     place.chmod(0o777)
     with pytest.raises(ConfigError, match=r"--kv-connectors-config.shm.directory .*other users"):

@@ -269,5 +269,5 @@ def test_an_engine_without_a_cache_pins_nothing() -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "session": "mine"}
         assert server.http.post("/v1/chat/completions", json=body).status_code == 200
         answer = server.http.post("/v1/sessions/mine/pin")
-        assert answer.status_code == 400 and "--enable-prefix-caching" in answer.text
+        assert answer.status_code == 400 and "--no-enable-prefix-caching" in answer.text
         assert pins_of(server).calls == []

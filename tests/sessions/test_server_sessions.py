@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from core_apis.protocol.sampling import NAME_WORDS
 from core_config.served.server_config import ServerConfig
 from core_formats.server_limits import ServerLimits
 from core_frontend.sessions.turns import CONTROL
@@ -177,12 +178,34 @@ def test_limits_and_what_is_refused(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_name_that_clients_take_out_of_a_path_is_refused(server: RunningServer, name: str) -> None:
-    for more in ({"json": {"messages": [ASKED], "session": name}}, {"headers": {"X-Session": name}}):
+    both: list[dict[str, Any]] = [{"json": {"messages": [ASKED], "session": name}}, {"headers": {"X-Session": name}}]
+    for more in both:
         answer = call(server, "POST", "/v1/chat/completions", **{"json": {"messages": [ASKED]}, **more})
         assert answer.status_code == 400 and answer.json()["error"]["param"] == "session", answer.text
     chat(server, "a")
     assert call(server, "POST", "/v1/sessions/a/fork", json={"name": name}).status_code == 400
     assert chat(server, "...")
+
+
+@pytest.mark.parametrize("value", ["no/name", "", 3, ["a"], "x" * 129, "new\n"])
+def test_a_bad_name_is_told_in_words(server: RunningServer, value: Any) -> None:
+    chat(server, "a")
+    shown = json.dumps(value)
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [ASKED], "session": value},
+        "/v1/completions": {"prompt": "Go", "session": value},
+        "/v1/messages": {"messages": [ASKED], "max_tokens": 4, "session": value},
+        "/v1/responses": {"input": [ASKED], "session": value},
+        "/v1/sessions/a/fork": {"name": value},
+    }
+    for path, body in bodies.items():
+        answer = call(server, "POST", path, json={"model": "fake-model", **body} if "fork" not in path else body)
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        field = "name" if "fork" in path else "session"
+        assert error["message"] == f"{field} is {shown}; expected {NAME_WORDS}; choose such a name for the session."
+    turn = call(server, "POST", "/v1/sessions/a/rewind", json={"turn": "first"}).json()["error"]["message"]
+    assert turn == 'turn is "first"; expected the number of turns that stay, a whole number from 0.'
 
 
 @pytest.mark.parametrize(
@@ -205,7 +228,8 @@ def test_what_nobody_reads_is_refused(
     assert answer.status_code == 400 and answer.json()["error"]["param"] == names, answer.text
     assert turns(server, "a") == 1
     assert call(server, "GET", "/v1/sessions?limit=1").status_code == 400
-    for good in ({}, {"json": {}}):
+    empty: list[dict[str, Any]] = [{}, {"json": {}}]
+    for good in empty:
         assert call(server, "POST", "/v1/sessions/a/pin", **good).status_code != 400
 
 

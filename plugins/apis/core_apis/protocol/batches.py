@@ -129,5 +129,8 @@ class CreateBatch(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     input_file_id: str
     endpoint: str
-    completion_window: Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,6}[smhd]$(?!\n)")]
+    completion_window: Annotated[
+        str,
+        msgspec.Meta(pattern=r"^[1-9][0-9]{0,6}[smhd]$(?!\n)", description="a number and s, m, h or d, such as '24h'"),
+    ]
     metadata: Metadata | None = None

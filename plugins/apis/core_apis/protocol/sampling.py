@@ -22,14 +22,25 @@ from core_formats.server_limits import ServerLimits
 from core_frontend.api.sampling_fields import field_names
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-# The pattern excludes a trailing newline, before which "$" also matches.
-RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$(?!\n)")]
-
-# As for request ids: names are part of paths, of which clients take "." and ".." out.
-SessionName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.\.?$)[A-Za-z0-9_.:\-]{1,128}$(?!\n)")]
+# The patterns exclude a trailing newline, before which "$" also matches.
+RequestId = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9_.:\-]{1,128}$(?!\n)",
+        description="1 to 128 letters, digits, and characters of '_.:-'; leave it out for an id of the server's",
+    ),
+]
 
 NAME_WORDS = "1 to 128 letters, digits, and characters of '_.:-', but not '.' or '..'"
-"""What a name of a session is, in words."""
+"""A session's name in words. Names are part of paths, from which clients remove "." and ".."."""
+
+SessionName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(?!\.\.?$)[A-Za-z0-9_.:\-]{1,128}$(?!\n)",
+        description=f"{NAME_WORDS}; choose such a name for the session",
+    ),
+]
 
 ServiceTier = Literal["auto", "default", "flex", "priority", "scale", "standard_only"]
 """The class of a request: `flex` is the batch class, `auto` the server's default, and all others are the ordinary class."""

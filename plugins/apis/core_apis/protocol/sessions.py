@@ -5,6 +5,8 @@ Owns: their Structs. Called by: their routes, the OpenAPI document.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from core_apis.protocol.sampling import SessionName
@@ -76,4 +78,4 @@ class PinRequest(msgspec.Struct, forbid_unknown_fields=True):
 class RewindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a rewind. turn: number of turns that stay."""
 
-    turn: int
+    turn: Annotated[int, msgspec.Meta(description="the number of turns that stay, a whole number from 0")]

@@ -115,7 +115,7 @@ def _named(value: str) -> str:
         return msgspec.convert(value, SessionName)
     except msgspec.ValidationError:
         raise RequestError(
-            f"The header X-Session is {value[:140]!r}; expected {NAME_WORDS}.",
+            f"The header X-Session is {value[:140]!r}; expected {NAME_WORDS}; choose such a name, or leave the header out.",
             param="session",
         ) from None
 

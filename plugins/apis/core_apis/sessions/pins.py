@@ -47,7 +47,10 @@ class PinCalls:
     async def pin(self, session: Session) -> None:
         """Pin a session. Raises RequestError: 409 if it has no room or no turn."""
         if not self._caches:
-            raise RequestError("This engine caches no prefixes (--enable-prefix-caching false), so none can be pinned.")
+            raise RequestError(
+                "This engine caches no prefixes (--no-enable-prefix-caching), so none can be pinned; start it without that, or "
+                "leave the pin out."
+            )
         if not session.turns:
             raise RequestError(
                 f"The session '{session.name}' has no turn, so there is nothing to pin; ask first.",

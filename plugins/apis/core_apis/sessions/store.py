@@ -95,7 +95,7 @@ class Sessions:
         found = self.of(tenant).get(name)
         if found is None:
             raise RequestError(
-                f"There is no session '{name[:128]}'; a request with this name in the field session begins one.",
+                f"There is no session '{name[:128]}'; GET /v1/sessions lists yours, and a request's field session begins one.",
                 param="session",
                 status=404,
                 code="session_not_found",

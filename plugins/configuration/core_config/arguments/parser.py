@@ -102,7 +102,10 @@ class Parser:
             return
         before = out.values.get(self._positional)
         if before is not None and before.value != word:
-            out.problems.append(f"'{word}': unexpected, the {self._positional} is already '{before.value}'.")
+            # `--enable-prefix-caching false` reads like an argument with a value.
+            is_switched = not {word, before.value}.isdisjoint(("true", "false"))
+            hint = " A switch takes no further word; write --NAME=false, or --no-NAME." if is_switched else ""
+            out.problems.append(f"'{word}': unexpected, the {self._positional} is already '{before.value}'.{hint}")
             return
         _store(schema().fields[self._positional], word, word, out)
 

@@ -202,9 +202,10 @@ def _read_files(given: _Given, found: NamedConnectors) -> None:
     """Read vLLM's example connector, which is `file` here."""
     own = underscored(given.own)
     renamed = {"directory" if key == "shared_storage_path" else key: value for key, value in own.items()}
+    found.problems += without_role(given.values, given.name, given.flag, loads=True)
     if "directory" not in renamed:
         found.problems.append(f"{given.said}: needs {given.prefix}.shared_storage_path DIRECTORY.")
-    found.problems += without_role(given.values, given.name, given.flag, loads=True)
+        return  # the connector itself would ask for the same, under its own name
     _add("file", _with_policy(renamed, given.values), given, found)
 
 

@@ -41,7 +41,6 @@ class SharedFiles(LocalTiers):
     """
 
     argument = "kv_connectors"
-    places = ("file", "file")
 
     def __init__(
         self,
@@ -56,7 +55,9 @@ class SharedFiles(LocalTiers):
         name: str = "file",
     ) -> None:
         self._name = name
-        self.medium = name.partition("#")[0].upper()
+        kind = name.partition("#")[0]
+        self.medium = kind.upper()
+        self.places = (kind, kind)
         self._directory = Path(directory).expanduser()
         self._capacity = capacity
         self._secret = b"" if key_file is None else read_key(key_file)

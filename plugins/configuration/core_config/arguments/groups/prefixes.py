@@ -71,7 +71,7 @@ class PrefixArgs(ArgumentGroup, frozen=True, kw_only=True):
         str,
         Arg(
             "Which states are cached, of any recurrent kind, not Mamba alone: all: after every block; align, none: those that "
-            "the engine keeps of its own accord. --enable-prefix-caching false caches none.",
+            "the engine keeps of its own accord. --no-enable-prefix-caching caches none.",
             choices=("none", "align", "all"),
         ),
     ] = "none"
