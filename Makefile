@@ -203,7 +203,7 @@ test-ranks: $(TEST_STAMP)  ## two ranks compute what one computes, also after fa
 	$(PYTHON) -m pytest -m "slow or not slow" tests/ranks
 
 test-nodes: $(VENV)/fabrics/.installed  ## engines, ranks and handoffs of two machines in network namespaces (root, iproute2, /dev/net/tun): slow, lossy and cut networks, deaths
-	$(VENV)/fabrics/bin/python -m pytest -m nodes tests/nodes
+	$(VENV)/fabrics/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m nodes tests/nodes
 
 test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
 	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokenizers/test_control_text.py

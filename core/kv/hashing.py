@@ -78,8 +78,8 @@ class PrefixHasher:
     def root(self, salt: str | None) -> bytes:
         """Return the parent digest of a first block. Prefixes with different salts are never shared."""
         if salt is None:
-            # Distinct prefixes, so that no salt can give the digest of an unsalted prefix.
-            return self._digest(b"unsalted")
+            # No salt can give this digest. With CBOR it is vLLM's under PYTHONHASHSEED=0, so that one indexer knows both.
+            return self._digest(b"unsalted" if self._encode is None else self._encode("0"))
         return self._digest(b"salted:" + salt.encode())
 
     def private(self, parent: bytes, tenant: str) -> bytes:

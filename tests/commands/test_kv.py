@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from core.commands.main import main
 from core_kit.fixtures.kv_context import config_of
 from core_kv_connectors.handoff.connector import Handoff
 from core_kv_connectors.handoff.roles import Roles
+from core_kv_connectors.peers import trial
 from core_kv_connectors.tiers.page_directory import PageDirectory, page_name
 from core_kv_connectors.tiers.page_file import page_parts
 from core_kv_connectors.tiers.shared_files import read_key
@@ -189,7 +191,27 @@ def test_a_check_says_what_is_wrong(engine, capsys, other, sentence):
     assert sentence in capsys.readouterr().out
 
 
+def test_a_check_of_a_port_that_is_no_engines(engine, capsys, monkeypatch):
+    monkeypatch.setattr(trial, "LIMIT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        other = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["kv", "check", engine(), other]) == 1
+    assert f"{other}: it took the connection and said nothing" in capsys.readouterr().out
+
+
+def test_a_check_names_the_key_file_as_it_was_given(tmp_path, capsys):
+    key = tmp_path / "key"
+    key.write_text("short")
+    key.chmod(0o600)
+    assert main(["kv", "check", "127.0.0.1:1", "127.0.0.1:2", "--key-file", str(key)]) == 2
+    assert f"core: --key-file {key}: has 5 bytes; expected 32" in capsys.readouterr().err
+
+
 def test_a_check_needs_two_addresses(capsys):
     assert main(["kv", "check", "127.0.0.1:1"]) == 2
     assert main(["kv", "check", "127.0.0.1:1", "here"]) == 2
     assert "here: expected HOST:PORT" in capsys.readouterr().err
+    assert main(["kv", "check", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]) == 2
+    assert (
+        "core kv check 127.0.0.1:3: unexpected; expected: core kv check HOST:PORT HOST:PORT" in capsys.readouterr().err
+    )

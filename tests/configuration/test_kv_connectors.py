@@ -151,6 +151,9 @@ def test_several_connectors_are_a_list(tiny_llama, tmp_path):
     ("name", "own", "plugin", "arguments"),
     [
         ("LMCacheConnectorV1", {"lmcache.remote_url": "lm://h:1"}, "lmcache", {"url": "lm://h:1"}),
+        ("LMCacheMPConnector", {}, "lmcache", {"url": "tcp://localhost:5555"}),
+        ("LMCacheMPConnector", {"lmcache.mp.host": "127.0.0.1"}, "lmcache", {"url": "tcp://127.0.0.1:5555"}),
+        ("LMCacheMPConnector", {"lmcache.mp.port": 6}, "lmcache", {"url": "tcp://localhost:6"}),
         ("MooncakeStoreConnector", {"master_server_address": "h:1"}, "mooncake_store", {"master": "h:1"}),
         ("DecodeBenchConnector", {"seed": 7}, "bench", {"seed": 7}),
     ],
@@ -195,7 +198,7 @@ TRANSFER = "--kv-transfer-config.kv_connector"
         ("MooncakeStoreConnector", {}, "kv_connector_extra_config.master: required"),
         ("LMCacheConnectorV1", {}, "kv_connector_extra_config.url: required"),
         ("LMCacheConnectorV1", {"lmcache.chunk_size": 16}, r"kv_connector_extra_config.lmcache.chunk_size"),
-        ("LMCacheMPConnector", {}, "pickled tensors or memory of a GPU; the connector lmcache"),
+        ("LMCacheMPConnector", {"lmcache.mp.mq_timeout": 3}, r"kv_connector_extra_config.lmcache.mp.mq_timeout"),
         ("DecodeBenchConnector", {}, "kv_connector_extra_config.seed: required"),
         ("DecodeBenchConnector", {"seed": 1, "fill_mean": 0.1}, "kv_connector_extra_config.fill_mean"),
         ("MultiConnector", {}, "expected the key connectors alone"),
@@ -255,7 +258,7 @@ def test_names_that_mean_what_is_so_are_accepted(tiny_lfm2):
     }
     assert resolved(tiny_lfm2, **given).engine.cache.host_bytes
     for wrong, why in (
-        ({"kv_offloading_backend": "lmcache"}, "MP server, which takes pickled tensors"),
+        ({"kv_offloading_backend": "lmcache"}, "MP server is a connector.* --kv-connectors lmcache"),
         ({"use_replayssm": True}, "a state is the same however it was computed"),
         ({"mamba_backend": "flashinfer"}, "use --kernels"),
         ({"mamba_config": {"backend": "flashinfer"}}, r"mamba_config.backend|--mamba-config.backend.*use --kernels"),

@@ -1,9 +1,11 @@
 """KV events as a subscriber sees them, and residency."""
 
+import hashlib
 import random
 import time
 from array import array
 
+import cbor2
 import msgspec
 import pytest
 import zmq
@@ -165,6 +167,23 @@ def test_short_hashes_are_numbers_in_events_alone():
             assert name == other and hashes == [int.from_bytes(digest, "big") % (1 << 64) for digest in digests]
     keys = {key.digest for _, _, key in kv.pool.prefixes.entries()}
     assert keys == {key.digest for _, _, key in plain.pool.prefixes.entries()} and all(len(key) == 32 for key in keys)
+
+
+@pytest.mark.parametrize("shortens", [False, True])
+def test_hashes_are_those_that_vllm_computes_with_hash_seed_0(shortens):
+    """By vLLM's rule: a block hashes its parent's hash, its tokens and None; the first parent is the seed's hash."""
+
+    def hashed(value):
+        return hashlib.sha256(cbor2.dumps(value, canonical=True)).digest()
+
+    log = EventLog(4, shortens=shortens)
+    algorithm = "sha256_cbor_64bit" if shortens else "sha256_cbor"
+    run(KVManager(9, 4, hash_algorithm=algorithm, connectors=KVConnectors([log])), range(100, 113))
+    parent, expected = hashed("0"), []
+    for start in (100, 104, 108):
+        parent = hashed((parent, tuple(range(start, start + 4)), None))
+        expected.append(int.from_bytes(parent, "big") & ((1 << 64) - 1) if shortens else parent)
+    assert [digest for name, hashes, *_ in events_of(log) if name == "BlockStored" for digest in hashes] == expected
 
 
 def test_host_memory_is_a_medium_of_its_own():

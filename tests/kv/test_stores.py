@@ -1,7 +1,7 @@
 """Stores of others: pages are shared through them, and nothing they say is believed.
 
-`LMCacheServer` stands for LMCache's server. With `make test-stores` the same tests run on the real one, and on Mooncake's
-store.
+`LMCacheServer` and `MPServer` stand for LMCache's servers. With `make test-stores` the same tests run on the real ones, and on
+Mooncake's store.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,11 @@ from core_kv_connectors.manifests import lmcache, mooncake_store
 from core_kv_connectors.stores import lmcache as lm
 from core_kv_connectors.stores.connector import Stored
 from core_kv_connectors.stores.lmcache import LMCacheStore
+from core_kv_connectors.stores.lmcache_mp import LMCacheMPStore
 from core_kv_connectors.stores.mooncake import MooncakeStore
 from core_kv_connectors.stores.store import Store, StoreError
 from core_kv_connectors.stores.tier import StoreTier
+from tests.kv.lmcache_mp_server import MPServer
 from tests.kv.lmcache_server import LMCacheServer
 from tests.kv.test_peers import free_port
 from tests.kv.tier_fakes import OTHER_PRINT, PAGE_BYTES, PRINT, Engine, key, page
@@ -43,6 +46,11 @@ def stand_in() -> Iterator[Dial]:
     server = LMCacheServer()
     yield lambda: LMCacheStore("127.0.0.1", server.port)
     server.close()
+
+
+def mp_stand_in() -> Iterator[Dial]:
+    with MPServer() as server:
+        yield lambda: LMCacheMPStore("127.0.0.1", server.port)
 
 
 def started(port: int, *command: str) -> subprocess.Popen[bytes]:
@@ -67,6 +75,19 @@ def real_lmcache() -> Iterator[Dial]:
     process.wait()
 
 
+def real_mp_lmcache() -> Iterator[Dial]:
+    assert LMCACHE_PYTHON is not None
+    port, http = free_port(), free_port()
+    options = f"--host 127.0.0.1 --port {port} --http-host 127.0.0.1 --http-port {http} --shm-name core-test-{port}"
+    options += " --l1-size-gb 0.05 --eviction-policy LRU --no-l1-use-lazy --supported-transfer-mode engine_driven"
+    process = started(
+        port, LMCACHE_PYTHON, "-m", "lmcache.cli.main", "server", *options.split(), "--disable-observability"
+    )
+    yield lambda: LMCacheMPStore("127.0.0.1", port)
+    process.terminate()
+    process.wait()
+
+
 def real_mooncake() -> Iterator[Dial]:
     port, metrics = free_port(), free_port()
     master = str(Path(str(importlib.util.find_spec("mooncake").submodule_search_locations[0])) / "mooncake_master")
@@ -78,12 +99,15 @@ def real_mooncake() -> Iterator[Dial]:
 
 
 REAL = [
-    pytest.param(real_lmcache, marks=pytest.mark.skipif(LMCACHE_PYTHON is None, reason="make test-stores installs it")),
+    *(
+        pytest.param(one, marks=pytest.mark.skipif(LMCACHE_PYTHON is None, reason="make test-stores installs it"))
+        for one in (real_lmcache, real_mp_lmcache)
+    ),
     pytest.param(real_mooncake, marks=pytest.mark.skipif(not HAS_MOONCAKE, reason="make test-stores installs it")),
 ]
 
 
-@pytest.fixture(params=[stand_in, *REAL])
+@pytest.fixture(params=[stand_in, mp_stand_in, *REAL])
 def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
     """How to reach a store that is empty."""
     yield from request.param()
@@ -150,7 +174,7 @@ def test_a_page_is_of_its_tokens(dial: Dial, open_store: Open) -> None:
     tier.write(0, key(1), page(1))
     assert tier.flush(10.0)
     store = dial()
-    store.prepare(memoryview(bytearray(1 << 16)))
+    store.prepare(memoryview(bytearray(tier._buffer.nbytes)))
     for group, other in ((0, key(2)), (1, key(1))):
         wrong = tier._name_of(group, other)
         store.write(
@@ -184,6 +208,86 @@ def test_what_a_store_changes_is_computed(kind: str, server: LMCacheServer, open
     assert hits(damaged) == 0
     server.answer = lambda content: content
     assert hits(open_store(dialled(server))) == 28 * len(PROMPTS)
+
+
+def flipped(content: bytes) -> bytes:
+    return bytes([content[0] ^ 1]) + content[1:]
+
+
+@pytest.mark.parametrize("where", ["its length", "its header", "its end"])
+def test_what_lies_otherwise_in_the_memory_of_an_mp_server_is_computed(where: str, open_store: Open) -> None:
+    with MPServer() as server:
+        connector = open_store(lambda: LMCacheMPStore("127.0.0.1", server.port, 0.2))
+        fill(connector)
+        assert server.num_locks == 0, "a look-up unlocks what it found"
+        with server.memory.open("r+b") as file:
+            for offset, _ in server.places.values():
+                file.seek(offset)
+                length = 8 + int.from_bytes(file.read(8), "little")
+                file.seek(offset + {"its length": 4, "its header": 20, "its end": length - 1}[where])
+                byte = flipped(file.read(1))
+                file.seek(-1, os.SEEK_CUR)
+                file.write(byte)
+        damaged = open_store(lambda: LMCacheMPStore("127.0.0.1", server.port, 0.2))
+        assert hits(damaged) == 0
+        fill(damaged)
+        assert hits(open_store(lambda: LMCacheMPStore("127.0.0.1", server.port, 0.2))) > 0, "they are written again"
+
+
+ANSWERS: dict[str, tuple[int, Any, str]] = {
+    "no memory": (14, {"shm_name": "", "pool_size": 0}, "offers no memory.*--shm-name NAME --no-l1-use-lazy"),
+    "a path": (
+        14,
+        {"shm_name": "../etc/passwd", "pool_size": 9},
+        r"called '../etc/passwd', which is no name in /dev/shm",
+    ),
+    "a parent": (14, {"shm_name": "..", "pool_size": 9}, "no name in /dev/shm"),
+    "no such file": (14, {"shm_name": "core-no-such-memory", "pool_size": 9}, "No such file"),
+    "small chunks": (21, 4, "chunks have 4 tokens, expected 16"),
+    "another type": (21, "many", "answers otherwise than LMCache's MP server does"),
+    "a place beyond": (
+        16,
+        {"context": {"slots": [{"offset": 1 << 40, "length": 1 << 20}]}},
+        "gives 1 places.*at 1099511627776",
+    ),
+    "before": (16, {"context": {"slots": [{"offset": -1, "length": 1 << 20}]}}, "at -1; expected one"),
+    "too small": (16, {"context": {"slots": [{"offset": 0, "length": 9}]}}, "with 9 bytes at 0"),
+    "refused": (17, False, "did not take an object"),
+    "silence": (16, None, "does not answer in time"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_mp_server_that_answers_otherwise_gets_no_page(kind: str) -> None:
+    call, wrong, sentence = ANSWERS[kind]
+    with MPServer() as server:
+        server.changed = lambda asked, answer: wrong if asked == call else answer
+        store = LMCacheMPStore("127.0.0.1", server.port, 0.5)
+        store.prepare(memoryview(bytearray(5000)))
+        with pytest.raises((StoreError, OSError), match=sentence):
+            store.write("00" * 20, (b"head", memoryview(bytes(4000))), replaces=False)
+        assert server.memory.read_bytes().count(0) == 1 << 22 or kind == "refused"
+        server.changed = lambda asked, answer: answer
+        store.write("11" * 20, (b"head", memoryview(bytes(4000))), replaces=False)
+        assert store.has(["11" * 20, "22" * 20]) == [True, False], "it is dialled again"
+        store.close()
+
+
+def test_an_mp_server_without_room_or_with_an_object_of_another_size() -> None:
+    buffer = bytearray(5000)
+    with MPServer(12_000) as server:
+        store = LMCacheMPStore("127.0.0.1", server.port, 0.5)
+        store.prepare(memoryview(buffer))
+        for number in range(2):
+            store.write(f"{number:040x}", (b"head", memoryview(bytes(4000))), replaces=False)
+        with pytest.raises(StoreError, match="has no room"):
+            store.write(f"{2:040x}", (b"head", memoryview(bytes(4000))), replaces=False)
+        with pytest.raises(StoreError, match="an object has 5001 bytes, expected at most 5000"):
+            store.write(f"{3:040x}", (b"h", memoryview(bytes(5000))), replaces=False)
+        store.write(f"{1:040x}", (b"other", memoryview(bytes([7]) * 4000)), replaces=True)
+        assert store.read(f"{1:040x}") == 4005 and buffer[:6] == b"other\x07"
+        assert store.read(f"{9:040x}") is None and server.num_locks == 0
+        store.close()
 
 
 def test_a_page_without_the_secret_is_computed(server: LMCacheServer, open_store: Open) -> None:
@@ -229,6 +333,24 @@ def test_a_store_that_dies_and_comes_back_empty_is_filled_again(open_store: Open
     again.close()
 
 
+def test_an_mp_server_that_is_started_again_has_other_memory() -> None:
+    name, buffer, parts = "00" * 20, bytearray(5000), (b"head", memoryview(bytes([7]) * 4000))
+    with MPServer() as server:
+        store = LMCacheMPStore("127.0.0.1", server.port, 0.5)
+        store.prepare(memoryview(buffer))
+        store.write(name, parts, replaces=False)
+        assert store.has([name]) == [True]
+        server.start_again()
+        with pytest.raises(StoreError, match="started again"):  # what was stored there is forgotten then
+            store.has([name])
+        with pytest.raises(StoreError, match="started again"):
+            store.write(name, parts, replaces=False)
+        assert store.has([name]) == [False]
+        store.write(name, parts, replaces=False)
+        assert store.read(name) == 4004 and buffer[:5] == b"head\x07", "in the memory that it shares now"
+        store.close()
+
+
 def test_a_page_that_was_not_taken_is_not_believed_to_be_there(server: LMCacheServer, open_store: Open) -> None:
     server.drops_puts = True
     tier = tier_of(open_store(dialled(server)))
@@ -272,7 +394,8 @@ def test_an_answer_that_is_no_protocol_of_lmcache_ends_the_connection(server: LM
 def test_where_a_store_may_be(tmp_path: Path) -> None:
     for url, sentence in (
         ("lm://10.0.0.7:65432", "beyond this machine pages need a secret.*lmcache.key_file"),
-        ("redis://127.0.0.1:1", "expected lm://HOST:PORT"),
+        ("redis://127.0.0.1:1", "expected lm://HOST:PORT or tcp://HOST:PORT"),
+        ("tcp://10.0.0.7:5555", "10.0.0.7:5555: an MP server shares memory with engines of its own machine"),
         ("lm://nowhere", "expected HOST:PORT"),
     ):
         with pytest.raises(ConfigError, match=sentence):

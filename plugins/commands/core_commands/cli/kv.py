@@ -18,7 +18,7 @@ from core.args.arg import Arg
 from core.args.show import show
 from core.commands.printable import safe
 from core.commands.tables import print_json, print_table
-from core.commands.words import refuse_words, take_help
+from core.commands.words import take_help
 from core_commands.cli.options import parse_engine_arguments
 from core_commands.cli.own_options import option_section, own_flags, take_options
 
@@ -120,12 +120,13 @@ def kv_check(words: list[str]) -> int:
     if len(words) < 2 or words[0].startswith("-"):
         raise UserError(f"core kv check: two addresses are needed; expected: {CHECK}.")
     first, second = words.pop(0), words.pop(0)
-    refuse_words("core kv check", words)
+    if words:
+        raise UserError(f"core kv check {words[0]}: unexpected; expected: {CHECK}.")
     from core_commands.kv.check import checked
     from core_kv_connectors.peers.connector import address_of
     from core_kv_connectors.tiers.shared_files import read_key
 
-    secret = b"" if options.key_file is None else read_key(options.key_file, "tcp")
+    secret = b"" if options.key_file is None else read_key(options.key_file, "--key-file")
     result = checked(address_of(first, "core kv check"), address_of(second, "core kv check"), secret)
     if options.json:
         print_json(result)
@@ -200,11 +201,12 @@ def _files(command: str, about: str, words: list[str]) -> "PageFiles | None":
     if not words or words[0].startswith("-"):
         raise UserError(f"core kv {command}: a directory is missing; expected: {usage}.")
     root = words.pop(0)
-    refuse_words(f"core kv {command}", words)
+    if words:
+        raise UserError(f"core kv {command} {words[0]}: unexpected; expected: {usage}.")
     from core_commands.kv.pages import PageFiles
     from core_kv_connectors.tiers.shared_files import read_key
 
-    return PageFiles(root, b"" if options.key_file is None else read_key(options.key_file))
+    return PageFiles(root, b"" if options.key_file is None else read_key(options.key_file, "--key-file"))
 
 
 def _preparation(words: list[str]) -> "Preparation":

@@ -47,6 +47,7 @@ ALIASES: Mapping[str, str] = {
     "mooncakeconnector": "mooncake",
     "mooncakestoreconnector": "mooncake_store",
     "lmcacheconnectorv1": "lmcache",
+    "lmcachempconnector": "lmcache",
     "decodebenchconnector": "bench",
 }
 """vLLM's names for connectors → ours."""
@@ -55,6 +56,8 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "mooncakestoreconnector": {"master_server_address": "master", "metadata_server": "metadata"},
 }
 """vLLM's name for a connector → its names for keys → ours."""
+MP_SERVER: Mapping[str, Any] = {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": 5555}
+"""Keys of LMCacheMPConnector, which together are a URL, with vLLM's defaults."""
 HANDS_ON = ("tcp", "nixl", "mooncake")
 """The connectors that have roles (`kv_roles`)."""
 
@@ -213,6 +216,9 @@ def _read_other(given: _Given, found: NamedConnectors) -> None:
     """Read a connector that is a plugin here, by its own name or vLLM's."""
     keys = RENAMED.get(normalize(given.name), {})
     own = {keys.get(key, key): value for key, value in given.own.items()}
+    if normalize(given.name) == "lmcachempconnector" and "url" not in own:
+        host, port = (own.pop(key, default) for key, default in MP_SERVER.items())
+        own["url"] = f"{host if '://' in str(host) else f'tcp://{host}'}:{port}"
     name = ALIASES.get(normalize(given.name), given.name)
     loads = normalize(name) in SHARED
     if normalize(name) not in HANDS_ON or given.is_part:

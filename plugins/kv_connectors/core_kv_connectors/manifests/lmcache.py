@@ -1,4 +1,4 @@
-"""Manifest of the `lmcache` KV connector: blocks in LMCache's server. Torch-free, and without LMCache."""
+"""Manifest of the `lmcache` KV connector: blocks in LMCache's servers. Torch-free, and without LMCache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of --kv-connectors-config.lmcache."""
 
     url: Annotated[
-        str, msgspec.Meta(description="lm://HOST:PORT of the server (lmcache_server HOST PORT), which engines share")
+        str,
+        msgspec.Meta(
+            description="lm://HOST:PORT of the server (lmcache_server HOST PORT), which engines share; "
+            "tcp://HOST:PORT of an MP server (lmcache server) on this machine"
+        ),
     ]
     key_file: Annotated[
         str | None,
@@ -35,9 +39,13 @@ def core_load(context: LoadContext) -> Any:
     """Build the connector. Raises ConfigError."""
     from core_kv_connectors.stores.connector import open_store
     from core_kv_connectors.stores.lmcache import LMCacheStore
-    from core_kv_connectors.stores.place import place_of, secret_of
+    from core_kv_connectors.stores.lmcache_mp import LMCacheMPStore
+    from core_kv_connectors.stores.place import place_of, require_here, secret_of
 
-    own = context.arguments
-    address = place_of(own.url, f"{ARGUMENT}.url", "lm://")
+    own, said = context.arguments, f"{ARGUMENT}.url"
+    address, scheme = place_of(own.url, said, ("lm://", "tcp://"))
+    if scheme == "tcp://":
+        require_here(said, own.url, address, "an MP server shares memory with engines of its own machine")
     secret = secret_of(own.key_file, "lmcache", "url", address)
-    return open_store(context, "lmcache", lambda: LMCacheStore(*address), secret)
+    store = LMCacheStore if scheme == "lm://" else LMCacheMPStore
+    return open_store(context, "lmcache", lambda: store(*address), secret)

@@ -54,7 +54,7 @@ def core_load(context: LoadContext) -> Any:
     from core_kv_connectors.stores.place import place_of, secret_of
 
     own = context.arguments
-    address = place_of(own.master, f"{ARGUMENT}.master")
+    address, _ = place_of(own.master, f"{ARGUMENT}.master")
     secret = secret_of(own.key_file, "mooncake_store", "master", address)
     host = own.host or own_address(None, [own.master])
     segment = int(own.size * (1 << 30))

@@ -98,7 +98,7 @@ def handoff(context: LoadContext, transport: Callable[[int], Any] | None = None)
         has_key=own.key_file is not None,
         load_failure=own.load_failure,
     )
-    secret = b"" if own.key_file is None else read_key(own.key_file, "tcp")
+    secret = b"" if own.key_file is None else read_key(own.key_file, "--kv-key-file")
     return Handoff(
         *_common(context),
         roles=roles,

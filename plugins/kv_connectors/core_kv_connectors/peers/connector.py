@@ -59,7 +59,7 @@ class Peers(LocalTiers):
         self._peers = [address_of(peer, f"{ARGUMENT}.peers") for peer in peers]
         self._capacity = capacity
         self._rate = rate
-        self._secret = b"" if key_file is None else read_key(key_file, "tcp")
+        self._secret = b"" if key_file is None else read_key(key_file, f"{ARGUMENT}.key_file")
         if key_file is None:
             for name, address in [
                 (f"{ARGUMENT}.listen", self._listen),
@@ -87,15 +87,17 @@ def address_of(written: str, said: str) -> Address:
     return host, int(port)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def require_loopback(said: str, address: Address | None, key: str = f"{ARGUMENT}.key_file") -> None:
     """Raise ConfigError for an address beyond this machine, which needs a key. said, key: what names them, for messages."""
-    if address is None or address[0] == "localhost":
-        return
-    try:
-        is_here = ipaddress.ip_address(address[0]).is_loopback
-    except ValueError:
-        is_here = False
-    if not is_here:
+    if address is not None and not is_loopback(address[0]):
         raise ConfigError(
             [
                 f"{said} {address[0]}:{address[1]}: beyond this machine pages need a secret that all engines have; "

@@ -76,6 +76,12 @@ class Trial:
             terms = terms_of(self._connection, Agreement(secret, "", 0), CHECK)
             if not 0 < terms.page_bytes <= MOST_PAGE:
                 raise PeerError(f"it has pages of {terms.page_bytes} bytes; expected at most {MOST_PAGE}")
+        except TimeoutError as error:
+            self._connection.close()
+            raise PeerError(
+                f"it took the connection and said nothing for {LIMIT_S:.0f} s; give kv_ip and kv_port of an engine, whose "
+                "API has another port"
+            ) from error
         except BaseException:
             self._connection.close()
             raise

@@ -6,17 +6,25 @@ Owns: reading both. Never does: dial. Called by: the manifests of the connectors
 from __future__ import annotations
 
 from core.api.errors import ConfigError
-from core_kv_connectors.peers.connector import address_of, require_loopback
+from core_kv_connectors.peers.connector import address_of, is_loopback, require_loopback
 from core_kv_connectors.tiers.shared_files import read_key
 
 Address = tuple[str, int]
 
 
-def place_of(written: str, said: str, scheme: str = "") -> Address:
-    """Read HOST:PORT, after a scheme if there is one. said: what names it, for messages. Raises ConfigError."""
-    if not written.startswith(scheme):
-        raise ConfigError([f"{said} {written}: expected {scheme}HOST:PORT; no other protocol is spoken."])
-    return address_of(written.removeprefix(scheme).removesuffix("/"), said)
+def place_of(written: str, said: str, schemes: tuple[str, ...] = ("",)) -> tuple[Address, str]:
+    """Read HOST:PORT after one of the schemes, and return both. said: what names it, for messages. Raises ConfigError."""
+    scheme = next((each for each in schemes if written.startswith(each)), None)
+    if scheme is None:
+        expected = " or ".join(f"{each}HOST:PORT" for each in schemes)
+        raise ConfigError([f"{said} {written}: expected {expected}; no other protocol is spoken."])
+    return address_of(written.removeprefix(scheme).removesuffix("/"), said), scheme
+
+
+def require_here(said: str, written: str, address: Address, why: str) -> None:
+    """Raise ConfigError for an address that is not of this machine. why: a reason, for the message."""
+    if not is_loopback(address[0]):
+        raise ConfigError([f"{said} {written}: {why}; expected an address of this machine, such as 127.0.0.1."])
 
 
 def secret_of(key_file: str | None, name: str, key: str, address: Address) -> bytes:
@@ -28,4 +36,4 @@ def secret_of(key_file: str | None, name: str, key: str, address: Address) -> by
     if key_file is None:
         require_loopback(f"{argument}.{key}", address, f"{argument}.key_file")
         return b""
-    return read_key(key_file, name)
+    return read_key(key_file, f"{argument}.key_file")

@@ -114,9 +114,9 @@ def directory_in_memory() -> str:
     return str(SHARED_MEMORY / f"core-kv-{os.geteuid()}")
 
 
-def read_key(path: str, name: str = "file") -> bytes:
-    """Return 32 bytes derived from the contents of a key file. name: of the connector, for messages. Raises ConfigError."""
-    shown = f"{ARGUMENT}.{name}.key_file {path}"
+def read_key(path: str, said: str = f"{ARGUMENT}.file.key_file") -> bytes:
+    """Return 32 bytes derived from the contents of a key file. said: the argument that names it. Raises ConfigError."""
+    shown = f"{said} {path}"
     try:
         with Path(path).expanduser().open("rb") as file:
             status = os.fstat(file.fileno())
