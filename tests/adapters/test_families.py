@@ -188,5 +188,7 @@ def test_the_small_matrices_of_a_shared_block_are_refused(tmp_path: Path) -> Non
 def test_a_tower_is_refused_with_names_of_the_text(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", "qwen3_vl")
     saved_with_logits(base, tmp_path / "adapter", "qwen3_vl", PROMPT, target_modules=r".*visual.*attn\.proj")
-    with pytest.raises(UserError, match=r"visual\.blocks\.0\.attn\.proj, but the model has no such matrix"):
+    with pytest.raises(
+        UserError, match=r"visual\.blocks\.0\.attn\.proj, which is of a tower or its connector; .* target_modules"
+    ):
         AdaptedHarness(base, tmp_path / "adapter")

@@ -139,7 +139,7 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["--cudagraph-capture-sizes", "1", "x"], ["a list of integers from 1 to 65536"]),
         (["--eplb-config.windw_size", "3"], ["'window_size'"]),
         (["--mm-encoder-attn-dtype", "fp8"], ["fp8", "one device"]),
-        (["--enable-tower-connector-lora"], ["--enable-tower-connector-lora", "of the decoder alone"]),
+        (["--mm-encoder-only"], ["--mm-encoder-only", "one device"]),
         (["--runner", "draft"], ["--runner draft", "--speculative-config names a draft model", "expected one of"]),
         (["-spec-draft-tp", "2"], ["--speculative-config.draft_tensor_parallel_size"]),
         (
@@ -218,11 +218,7 @@ def test_what_was_removed_is_told_even_without_a_value():
 
 def test_plugins_may_ask_for_foreign_values():
     values = foreign.WithNeutral({"port": 1})
-    assert (
-        values["port"] == 1
-        and values["prefill_context_parallel_size"] == 1
-        and values["enable_tower_connector_lora"] is False
-    )
+    assert values["port"] == 1 and values["prefill_context_parallel_size"] == 1 and values["mm_encoder_only"] is False
     assert values["ec_transfer_config"] is None and values["dcp_q_replicate"] is None
     for unknown in ("swap_space", "junk"):
         with pytest.raises(KeyError):

@@ -55,7 +55,7 @@ def test_help_can_be_narrowed():
     assert "--compilation-config.mode N" in names("compilation-config")
     assert "--compilation-config.pass_config" in names("compilation-config")
     assert "--kv-events-config.hwm N" in names("kv-events-config")
-    assert "--max-loras N" in names("LoRAConfig") and "--mm-processor-cache-type" in names("multimodal")
+    assert "--max-loras N" in names("LoRAConfig") and "--mm-encoder-only" in names("multimodal")
     assert "--mm-processor-cache-gb X" in names("media")
     assert names("swap-space") == ["--swap-space"]
     assert any("--ssl-keyfile" in name for name in names("TLS"))

@@ -135,7 +135,7 @@ def test_all_problems_come_together(capsys):
         "9",
         "--max-num-batched-tokens",
         "8",
-        "--enable-tower-connector-lora",
+        "--mm-encoder-only",
         "/nowhere",
     ]
     code, _, err = run(capsys, "explain", *words)
@@ -144,7 +144,7 @@ def test_all_problems_come_together(capsys):
         "--decode-context-parallel-size 2",
         "--mamba-cache-philox-rounds 12",
         "--max-num-seqs 9",
-        "--enable-tower-connector-lora",
+        "--mm-encoder-only",
         "/nowhere",
     ):
         assert expected in err, err

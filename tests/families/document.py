@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 from core_loaders.directory import PARTS
-from core_media.families import FAMILIES
+from core_media.families import FAMILIES, SOUNDS
 from core_models import remote
 from core_runtime.models.families import Family, decoder_spec, families
 from tests.families import results
@@ -93,12 +93,16 @@ def _of_media() -> str:
     """The classes of transformers that write text about pictures or sounds, by what is served of them."""
     found = classes.known()
     pictured = {*FAMILIES, *PARTS}
-    text = [kind for kind, refusal in found.items() if not refusal and kind not in (*pictured, "whisper")]
+    served = {*pictured, *SOUNDS, "whisper"}
+    text = [kind for kind, refusal in found.items() if not refusal and kind not in served]
     groups = {
         "pictures": [kind for kind in found if kind in pictured],
+        "sounds": [kind for kind in found if kind in SOUNDS],
         "transcriptions": ["whisper"],
         "the text alone; a picture or sound is a 400": text,
-        "nothing: the start is refused, and names the architecture or the key": [kind for kind in found if found[kind]],
+        "nothing: the start is refused, and names the architecture or the key": [
+            kind for kind in found if found[kind] and kind not in served
+        ],
     }
     rows = [f"| {what} | {', '.join(f'`{kind}`' for kind in kinds)} |" for what, kinds in groups.items()]
     return MEDIA + "\n".join(rows) + "\n"

@@ -48,6 +48,8 @@ from transformers import (
     Qwen2VLConfig,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
+    Qwen3_5Config,
+    Qwen3_5MoeConfig,
     Qwen3VLConfig,
     Qwen3VLMoeConfig,
     Qwen3VLProcessor,
@@ -55,6 +57,7 @@ from transformers import (
     SmolVLMConfig,
     SmolVLMImageProcessor,
     SmolVLMProcessor,
+    VipLlavaConfig,
 )
 from transformers.utils import is_torchvision_available
 
@@ -128,6 +131,21 @@ def save_llava(directory: Path) -> Path:
 
 PINPOINTS = [[28, 56], [56, 28], [56, 56]]
 """Sizes to which the tiles of a picture add up."""
+
+
+def save_vipllava(directory: Path) -> Path:
+    """ViP-LLaVA: LLaVA with the outputs of several layers of its tower."""
+    made, tokenizer = tokenizer_with("<image>")
+    config = VipLlavaConfig(
+        vision_config={"model_type": "clip_vision_model", "projection_dim": 32, **VISION},
+        text_config={"model_type": "llama", **TEXT},
+        image_token_index=made.token_to_id("<image>"), vision_feature_layer=[-2, -1, 1],
+    )  # fmt: skip
+    images = CLIPImageProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    processor = LlavaProcessor(
+        images, tokenizer, 14, "default", num_additional_image_tokens=1, chat_template=template("<image>")
+    )
+    return save(directory, config, processor)
 
 
 def save_llava_next(directory: Path) -> Path:
@@ -273,6 +291,17 @@ def save_qwen(directory: Path, kind: str) -> Path:
     if kind.startswith("qwen3"):
         text["head_dim"] = 16
         text["rope_parameters"]["mrope_interleaved"] = True
+    if kind.startswith("qwen3_5"):
+        text |= LINEAR
+        text["rope_parameters"] |= {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
+    if kind == "qwen3_5_moe":
+        del text["intermediate_size"]
+        text |= {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        }
     if kind == "qwen3_vl_moe":
         text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
     config = settings(
@@ -358,6 +387,14 @@ QWEN: dict[str, Any] = {
     ),
 }  # fmt: skip
 QWEN["qwen3_vl_moe"] = (Qwen3VLMoeConfig, QWEN["qwen3_vl"][1])
+OF_QWEN3_5 = {name: value for name, value in QWEN["qwen3_vl"][1].items() if name != "deepstack_visual_indexes"}
+QWEN["qwen3_5"] = (Qwen3_5Config, OF_QWEN3_5)
+QWEN["qwen3_5_moe"] = (Qwen3_5MoeConfig, OF_QWEN3_5)
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+}  # fmt: skip
+"""Layers with a state among those of Qwen3.5's text."""
 
 SAVE = {
     "gemma3": save_gemma3,
@@ -370,6 +407,7 @@ SAVE = {
     "mistral3": save_mistral3,
     "paligemma": save_paligemma,
     **{kind: partial(save_qwen, kind=kind) for kind in QWEN},
+    "vipllava": save_vipllava,
     "smolvlm": lambda directory: save_idefics3(directory, "smolvlm"),
 }
 if is_torchvision_available():

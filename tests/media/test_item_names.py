@@ -144,16 +144,16 @@ def test_tenants_share_no_ids_and_what_left_the_cache_is_unknown(llava: Path, mo
 
     async def run() -> None:
         first = await pool.run(file_of(picture(1)), name=mine)
-        assert pool.named(mine) == first
-        assert pool.named(theirs) is None
+        assert await pool.named(mine) == first
+        assert await pool.named(theirs) is None
         second = await pool.run(file_of(picture(2)), name=theirs)
-        assert (pool.named(mine), pool.named(theirs)) == (first, second)
+        assert (await pool.named(mine), await pool.named(theirs)) == (first, second)
         await pool.run(file_of(picture(3)))  # the picture that was used longest ago leaves
-        assert (pool.named(mine), pool.named(theirs)) == (None, second)
+        assert (await pool.named(mine), await pool.named(theirs)) == (None, second)
         again = await pool.run(file_of(picture(4)), name=mine)
-        assert pool.named(mine) == again != first
-        pool.forget()
-        assert pool.named(mine) is None
+        assert await pool.named(mine) == again != first
+        await pool.forget()
+        assert await pool.named(mine) is None
 
     asyncio.run(run())
     monkeypatch.setattr(item_names, "MOST_NAMES", 2)

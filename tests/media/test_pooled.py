@@ -51,7 +51,7 @@ def test_a_picture_is_pooled_as_by_transformers(kind: str, tmp_path: Path) -> No
             torch.testing.assert_close(torch.tensor(vector), expected, rtol=0, atol=1e-4)
         other = vectors(llm, [prompt_of(prompts[0]["prompt"], [picture(3)])])[0]
         assert other != alone[0]
-        with pytest.raises(RequestError, match="has media"):
+        with pytest.raises(RequestError, match="never cut"):
             llm.embed([prompts[0]], pooling_params=PoolingParams(truncate_prompt_tokens=4), use_tqdm=False)
     if kind != "gemma3":
         with opened(directory, enable_chunked_prefill=True, max_num_batched_tokens=16, max_num_seqs=4) as llm:
@@ -62,6 +62,6 @@ def test_towers_of_a_model_that_pools_are_loaded_where_asked_for(tmp_path: Path)
     directory = SAVE["gemma3"](tmp_path / "model")
     with opened(directory, limit_mm_per_prompt={}) as llm:
         assert llm._config.media is None
-        with pytest.raises(RequestError, match="where limit_mm_per_prompt says how many"):
+        with pytest.raises(RequestError, match="where --limit-mm-per-prompt says how many"):
             llm.embed([prompt_of("a <start_of_image>", [picture(1)])], use_tqdm=False)
         assert vectors(llm, [{"prompt": "a b c"}])

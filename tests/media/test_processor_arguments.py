@@ -91,7 +91,7 @@ def test_a_picture_that_was_seen_before_is_not_processed_again(llava: Path) -> N
         assert unpack(other.features)["pixel_values"].tobytes() != unpack(once.features)["pixel_values"].tobytes()
         await pool.run(second)
         assert await pool.run(first) == once and len(processed) == 3
-        pool.forget()
+        await pool.forget()
         assert await pool.run(first) == once and len(processed) == 4
 
     asyncio.run(run())

@@ -16,7 +16,8 @@ from core.api.errors import ConfigError, RequestError
 from core.plugin.manifest import sha256_of
 from core_media.config import MediaConfig
 from core_media.features import unpack
-from core_media.processing.pool import Processed, ProcessingPool
+from core_media.processing.pool import ProcessingPool
+from core_media.processing.processed import Processed
 from tests.media.checkpoints import file_of, picture
 from tests.media.comparison import GREEDY, assert_same, ours, prompt_of
 from tests.media.processors import write_processor
@@ -67,7 +68,7 @@ def test_what_goes_wrong_in_a_processor_is_the_answer_to_its_own_request(
             for width in widths:
                 with pytest.raises(RequestError, match=REFUSED[width]):
                     await pool.run(file_of(shown(width)))
-            pool.forget()
+            await pool.forget()
             assert await pool.run(file_of(shown(50))) == before
             assert len(unpack(before.features)["pixel_values"].reshape(-1)) == 3 * 28 * 28
         finally:
@@ -89,7 +90,7 @@ def test_a_processor_that_hangs_is_ended_and_replaced(config: MediaConfig) -> No
             with pytest.raises(RequestError, match="could not be processed within"):
                 await pool.run(file_of(shown(102)))
             helper.lane = whole
-            pool.forget()
+            await pool.forget()
             assert await pool.run(file_of(shown(50))) == before
         finally:
             await pool.close()

@@ -121,8 +121,9 @@ def test_bad_pictures_are_a_400_with_their_place(client: openai.OpenAI, url: obj
     assert sentence in str(caught.value)
 
 
-OTHERS = {kind: kind for kind in ("input_audio", "video_url", "image", "nothing")} | {
-    "image_embeds": "--enable-mm-embeds"
+OTHERS = {kind: kind for kind in ("input_audio", "video_url", "image")} | {
+    "nothing": "of type .nothing.; this model takes parts of type .text. and .image_url. only",
+    "image_embeds": "--enable-mm-embeds",
 }
 """{type of a part: what its refusal names}"""
 

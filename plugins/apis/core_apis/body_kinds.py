@@ -6,7 +6,7 @@ by: the modules that declare rows, `core_apis.prepare.preparation` (runs them), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ class BodyKind:
     result:  the type that `prepare` returns; a Struct, which can be sent between processes.
     renders: whether it may render a template. The cost of that does not follow from the size, so it never runs on the
         event loop.
+    peek:    tells it of the bytes of one body, for a kind of which few do; None: `renders` says it.
     pairs:   whether its texts may be read in pairs: one text is then tokenized once per partner.
     before:  number of pieces of its bytes that come before the body itself.
     """
@@ -40,8 +41,15 @@ class BodyKind:
     prepare: Callable[[Any, Any], msgspec.Struct]
     result: type[msgspec.Struct]
     renders: bool = False
+    peek: Callable[[bytes], bool] | None = None
     pairs: bool = False
     before: int = 0
+
+    def may_render(self, pieces: Sequence[Buffer], most: int) -> bool:
+        """Whether a body may render a template. most: bytes of the largest body that is looked at; a larger one may."""
+        if self.peek is None:
+            return self.renders
+        return sum(map(len, pieces)) > most or self.peek(b"".join(pieces))
 
 
 def json_of(form: type[T]) -> Callable[[Buffer], T]:

@@ -24,6 +24,7 @@ from core_media.config import AUDIO, IMAGE, NOUNS, VIDEO, MediaConfig, Place
 from core_media.families import (
     AROUND_ROWS,
     CLOSINGS,
+    ELSEWHERE,
     OF_TIMM,
     OF_TORCHVISION,
     OPTIONAL,
@@ -31,6 +32,7 @@ from core_media.families import (
     SHOWN,
     SOUNDS,
     THREE_POSITIONS,
+    UNSERVED,
     VIDEOS,
     placeholder_of,
     two_sided,
@@ -95,6 +97,7 @@ def media_config(
         row_cache_bytes=int(settings["mm_encoder_cache_gb"] * GIB),
         processor_cache_bytes=int(settings["mm_processor_cache_gb"] * GIB),
         num_workers=settings["renderer_num_workers"],
+        **_shared(settings),
         processor_kwargs=settings["mm_processor_kwargs"] or {},
         projector=config.get(PROJECTOR, {}),
         domains=tuple(domain.lower() for domain in settings["allowed_media_domains"] or ()),
@@ -106,6 +109,7 @@ def media_config(
         window=int(text_config(config).get("sliding_window") or 0) if sees == "prompt" else 0,
         processor=processor,
         processor_arguments=arguments,
+        adapts_tower=settings["enable_lora"] and settings["enable_tower_connector_lora"],
         adapters=names_by_modality(settings),
     )
 
@@ -117,7 +121,7 @@ def why_not_pooled(settings: Settings, pooling: PoolingConfig | None) -> str:
     """
     if pooling is None or settings["limit_mm_per_prompt"]:
         return ""
-    return "a model that pools sees pictures where limit_mm_per_prompt says how many, as in {'image': 1}"
+    return "a model that pools sees pictures where --limit-mm-per-prompt says how many, as in image=1"
 
 
 def _given_rows(settings: Settings, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +139,14 @@ def _given_rows(settings: Settings, config: Mapping[str, Any]) -> dict[str, Any]
         "around_rows": dict(around),
         "levels": levels,
         "merged": int(vision.get("spatial_merge_size", 2)) if kind in THREE_POSITIONS else 0,
+    }
+
+
+def _shared(settings: Settings) -> dict[str, Any]:
+    """Return the settings of a cache that API processes share, by the fields of `MediaConfig`."""
+    return {
+        "shares_cache": settings["mm_processor_cache_type"] == "shm",
+        "max_shared_bytes": settings["mm_shm_cache_max_object_size_mb"] << 20,
     }
 
 
@@ -187,12 +199,12 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
         return missing(path) or (
             "" if importlib.util.find_spec("av") else "PyAV is not installed; install core-engine[media]"
         )
-    if not is_wrapper(config):
+    if not is_wrapper(config) and kind not in UNSERVED:
         return "the model takes text"
     if settings["language_model_only"]:
         return "the server runs with --language-model-only"
     if not modalities_of(config):
-        return f"media of models of type '{kind}' are not served yet: only its text is"
+        return f"media of models of type '{kind}' are not served, only its text is: {UNSERVED.get(kind, ELSEWHERE)}"
     places, refusals = _places(settings, config)
     if not places:
         return next(iter(refusals.values()))
@@ -277,6 +289,7 @@ def _transcribing(settings: Settings, path: str, hf_config: Mapping[str, Any]) -
         row_cache_bytes=int(settings["mm_encoder_cache_gb"] * GIB),
         processor_cache_bytes=int(settings["mm_processor_cache_gb"] * GIB),
         num_workers=settings["renderer_num_workers"],
+        **_shared(settings),
         sound=sound,
     )
 

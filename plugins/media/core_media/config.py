@@ -58,6 +58,9 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes:         most bytes of a file.
     row_cache_bytes:   bytes of rows that the engine keeps for the same pictures in later prompts.
     processor_cache_bytes: bytes of processed pictures that the server keeps.
+    shared_cache:      descriptor of the memory in which API processes share processed media; None: each has its own.
+    shares_cache:      whether there is such memory where a server has several API processes.
+    max_shared_bytes:  most bytes of an item that is kept there.
     num_workers:       helper processes that process pictures.
     processor_kwargs:  arguments of the image processor in place of the checkpoint's own.
     io_kwargs:         by modality, how files are read: `num_frames` or `fps` of videos.
@@ -76,6 +79,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     local_path:        directory below which files may be read; empty: none is.
     sound:             settings of a model that transcribes sounds and takes nothing else; None: it takes pictures.
     processor:         the plugin that processes items; `processor_arguments`: its own arguments as plain values.
+    adapts_tower:      whether adapters change the tower and its connector as well.
     adapters:          modality → name of the adapter of prompts that have it, where a request names none.
     """
 
@@ -91,6 +95,9 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 64 << 20
     row_cache_bytes: int = 1 << 30
     processor_cache_bytes: int = 1 << 30
+    shared_cache: int | None = None
+    shares_cache: bool = False
+    max_shared_bytes: int = 128 << 20
     num_workers: int = 1
     processor_kwargs: dict[str, Any] = {}
     projector: dict[str, Any] = {}
@@ -111,6 +118,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     sound: SoundConfig | None = None
     processor: ResolvedPlugin = TRANSFORMERS
     processor_arguments: dict[str, Any] = {}
+    adapts_tower: bool = False
     adapters: dict[str, str] = {}
 
     @property

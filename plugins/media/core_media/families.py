@@ -30,9 +30,12 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType({
     "qwen2_5_omni_thinker": "<|IMAGE|>",
     "qwen2_5_vl": "<|image_pad|>",
     "qwen2_vl": "<|image_pad|>",
+    "qwen3_5": "<|image_pad|>",
+    "qwen3_5_moe": "<|image_pad|>",
     "qwen3_vl": "<|image_pad|>",
     "qwen3_vl_moe": "<|image_pad|>",
     "smolvlm": "<image>",
+    "vipllava": "<image>",
 })  # fmt: skip
 """Model type of the whole model → what its chat template writes for a picture; the processor's text replaces it."""
 
@@ -52,7 +55,9 @@ SHOWN: Final[Mapping[str, str]] = MappingProxyType({"voxtral": "[BEGIN_AUDIO][AU
 VIDEOS: Final[Mapping[str, str]] = MappingProxyType({
     "gemma4": "<|video|>",
     "qwen2_5_omni_thinker": "<|VIDEO|>",
-    **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe"), "<|video_pad|>"),
+    **dict.fromkeys(
+        ("qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"), "<|video_pad|>"
+    ),
 })  # fmt: skip
 """The same for videos."""
 
@@ -80,7 +85,8 @@ PIXTRAL: Final = "[IMG]"
 """The same for a LLaVA whose tower is Pixtral's."""
 
 THREE_POSITIONS: Final = frozenset({
-    "glm46v", "glm4v", "qwen2_5_omni_thinker", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe",
+    "glm46v", "glm4v", "qwen2_5_omni_thinker", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl",
+    "qwen3_vl_moe",
 })  # fmt: skip
 """Model types whose rows of pictures rotate by three positions; a text configuration without `mrope_section` has one."""
 
@@ -95,8 +101,8 @@ REWRITTEN: Final[Mapping[str, str]] = MappingProxyType({"paligemma": "\n"})
 it puts at the end."""
 
 _PLAIN: Final = (
-    "glm46v", "glm4v", "llava", "llava_next", "llava_onevision", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl",
-    "qwen3_vl_moe",
+    "glm46v", "glm4v", "llava", "llava_next", "llava_onevision", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_5",
+    "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "vipllava",
 )  # fmt: skip
 AROUND_ROWS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = MappingProxyType({
     "gemma3": {"image": ("\n\n<start_of_image>", "<end_of_image>\n\n")},
@@ -123,6 +129,16 @@ OF_TIMM: Final = frozenset({"gemma3n"})
 
 OF_TORCHVISION: Final = frozenset({"lfm2_vl"})
 """Model types for which transformers has no processor without torchvision."""
+
+
+UNSERVED: Final[Mapping[str, str]] = MappingProxyType({
+    "gemma4_unified": "transformers processes its pictures with torchvision alone; serve a Gemma 4 of type 'gemma4', which "
+                      "sees and hears",
+    "phi4_multimodal": "they need the checkpoint's own adapters of the language model, one for each modality; serve Qwen3-VL "
+                       "for pictures, or Gemma 3n for both",
+})  # fmt: skip
+"""Model type whose media are not served → the reason, and what to do."""
+ELSEWHERE: Final = "docs/media.md lists the models that see and hear"
 
 
 def unserved(model_type: str, modalities: Collection[str]) -> dict[str, str]:

@@ -69,7 +69,8 @@ def decoded_video(data: bytes, declared: str, choose: Choose, config: MediaConfi
     except (RequestError, MemoryError):
         raise
     except Exception as error:  # decoders raise whatever a damaged file leads to
-        raise RequestError(f"the {kind} file is cut or damaged ({error}); expected a whole one") from error
+        reason = getattr(error, "strerror", None) or error  # PyAV's own text names a file, which has no name
+        raise RequestError(f"the {kind} file is cut or damaged ({reason}); expected a whole one") from error
 
 
 def packed_frames(frames: Any, fps: float | None, place: str) -> bytes:

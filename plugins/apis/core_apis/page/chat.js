@@ -3,10 +3,12 @@
 import { Conversation, mistake } from "./conversation.js";
 import { find, make } from "./elements.js";
 import { Message } from "./message.js";
+import { AttachedPictures, contentOf, picturesOf, textOf } from "./pictures.js";
 import { stream } from "./server.js";
 import { requestBody, startSettings } from "./settings.js";
 
 let chat = null;
+let attached = null; // the pictures of the next question
 let running = null; // the AbortController of the answer that is being written
 
 function busy(isBusy) {
@@ -118,11 +120,11 @@ function askForResults(calls) {
 
 function ask() {
   const text = find("question").value;
-  if (running || !text.trim()) return;
+  if (running || (!text.trim() && !attached.urls.length)) return;
   find("question").value = "";
   if (matchMedia("(max-width: 560px)").matches) find("settings").open = false; // the answer needs the space
   chat.clean();
-  chat.add({ role: "user", content: text });
+  chat.add({ role: "user", content: contentOf(text, attached.take()) });
   answer();
 }
 
@@ -151,7 +153,8 @@ function edit(turn) {
   if (running) return;
   const { element } = turn.shown;
   const field = make("textarea", { rows: 3, dir: "auto", "aria-label": "Changed question" });
-  field.value = turn.message.content;
+  field.value = textOf(turn.message.content);
+  const urls = picturesOf(turn.message.content);
   const cancel = make("button", { type: "button" }, "Cancel");
   const form = make("form", { class: "edit" }, field, make("div", { class: "row" }, make("button", { type: "submit", class: "main" }, "Send"), cancel));
   const leave = () => {
@@ -159,10 +162,10 @@ function edit(turn) {
     find("question").focus();
   };
   const send = () => {
-    if (running || !field.value.trim()) return;
+    if (running || (!field.value.trim() && !urls.length)) return;
     form.replaceWith(element);
     chat.cutBefore(turn);
-    chat.add({ role: "user", content: field.value });
+    chat.add({ role: "user", content: contentOf(field.value, urls) });
     answer();
     find("question").focus();
   };
@@ -189,6 +192,7 @@ function clear() {
   running?.abort();
   running = null;
   chat.clear();
+  attached.take();
   busy(false);
   find("status").textContent = "A new chat.";
   find("question").focus();
@@ -196,6 +200,7 @@ function clear() {
 
 export function startChat() {
   chat = new Conversation(actions);
+  attached = new AttachedPictures();
   startSettings();
   find("compose").addEventListener("submit", (event) => {
     event.preventDefault();

@@ -4,6 +4,7 @@ import { copyButton } from "./copying.js";
 import { make } from "./elements.js";
 import { TokenStrip } from "./logprobs.js";
 import { GrowingText } from "./markdown.js";
+import { picturesOf, textOf, thumbnail } from "./pictures.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool" };
 const ENDS = {
@@ -17,6 +18,7 @@ export class Message {
   constructor(role) {
     this.role = role;
     this.text = "";
+    this.pictures = []; // addresses
     this.reasoning = "";
     this.calls = [];
     this.reason = null;
@@ -37,7 +39,8 @@ export class Message {
   // Shows a whole message in the form of the API.
   static of(message) {
     const made = new Message(message.role);
-    made.text = message.content ?? "";
+    made.text = textOf(message.content);
+    made.pictures = picturesOf(message.content);
     made.reasoning = message.reasoning ?? "";
     (message.tool_calls ?? []).forEach((call, index) => made.addCall({ ...call, index }));
     made.render();
@@ -77,8 +80,16 @@ export class Message {
       this.thoughts.textContent = this.reasoning;
     }
     if (this.role === "assistant") this.grown.show(this.text);
-    else this.body.replaceChildren(make("p", { dir: "auto" }, this.text));
+    else this.body.replaceChildren(...this.shown());
     this.strip?.draw();
+  }
+
+  // Returns the pictures and the text of a message that no model wrote.
+  shown() {
+    const pictures = this.pictures.map((url, index) => thumbnail(url, `Picture ${index + 1}`));
+    const parts = pictures.length ? [make("div", { class: "row" }, ...pictures)] : [];
+    if (this.text || !parts.length) parts.push(make("p", { dir: "auto" }, this.text));
+    return parts;
   }
 
   // Marks the message as complete. outcome: "stopped" or "broken"; null if the model ended it. figures: text about tokens and times.

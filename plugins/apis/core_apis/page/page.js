@@ -68,6 +68,9 @@ async function showModel() {
     const [model] = models.data;
     find("model").textContent = model.id;
     find("model").dataset.name = model.id;
+    // A server that does not tell refuses pictures itself, if it must.
+    find("model").dataset.sees = model.input_modalities?.includes("image") ?? true ? "yes" : "no";
+    find("attach").hidden = find("model").dataset.sees === "no";
     find("model").title = [`up to ${model.max_model_len} tokens`, model.response_format].filter(Boolean).join("; ");
     find("model_name").textContent = model.id;
     if (apiKey()) askForKey("The API key of this tab:", true);

@@ -20,7 +20,7 @@ from core_apis.pooling.vector_bytes import bits, packed
 from core_apis.prepare.prepared import Pooled as Body
 from core_apis.prepare.prepared import PreparedPooling
 from core_apis.protocol.embed import EmbedAnswer, EmbedRequest, Vectors
-from core_apis.protocol.pairs import PairBody, RerankRequest
+from core_apis.protocol.pairs import PairBody, RerankRequest, shown_text
 from core_apis.protocol.pooled import (
     ApiVersion,
     BilledUnits,
@@ -159,7 +159,7 @@ def rerank_answer(texts: PooledTexts[RerankRequest]) -> RerankAnswer:
     for index, (score, text) in enumerate(zip(_scores(texts), documents, strict=True)):
         entry = Ranked(index, score)
         if body.return_documents is not False:
-            entry.document = Document(str(text))
+            entry.document = Document(shown_text(text))
         ranked.append(entry)
     ranked.sort(key=lambda entry: -entry.relevance_score)
     best = ranked[: body.top_n] if body.top_n else ranked
@@ -174,7 +174,7 @@ def rerank_answer(texts: PooledTexts[RerankRequest]) -> RerankAnswer:
 def embed_answer(texts: PooledTexts[EmbedRequest]) -> EmbedAnswer:
     """Return the answer of /v1/embed and /v2/embed."""
     lists = texts.lists
-    shown = lists.entries([str(text) for text in texts.body.texts()])
+    shown = lists.entries(texts.body.shown)
     meta = RerankMeta(ApiVersion(texts.version), BilledUnits(input_tokens=texts.usage.prompt_tokens))
     forms = {}
     for form in texts.body.types:

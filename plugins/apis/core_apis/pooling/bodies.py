@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from core.api.errors import UNREADABLE
 from core_apis.body_kinds import BodyKind, json_of
 from core_apis.pooling.answers import (
     Write,
@@ -61,7 +62,25 @@ class PoolingKind:
             prepare=_prepared,
             result=prepared[self.takes],
             pairs=issubclass(self.takes, PairBody),
+            peek=_has_conversation,
         )
+
+
+class _Conversing(msgspec.Struct):
+    """The fields of a body that may render a template."""
+
+    messages: Any = None
+    inputs: Any = None
+    images: Any = None
+
+
+def _has_conversation(data: bytes) -> bool:
+    """Whether a body may render a template. One that cannot be read does not: its preparation refuses it."""
+    try:
+        found = msgspec.json.decode(data, type=_Conversing)
+    except UNREADABLE:
+        return False
+    return any(value is not None for value in (found.messages, found.inputs, found.images))
 
 
 def _prepared(preparation: Preparation, body: PoolingBody) -> PreparedPooling[Any]:

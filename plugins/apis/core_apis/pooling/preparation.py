@@ -11,10 +11,12 @@ from typing import Any
 
 from core.api.errors import RequestError
 from core_apis.field_names import own_names
+from core_apis.pooling.conversations import ConversationRenderer
 from core_apis.prepare.amounts import check_amount, check_choices, check_numbers
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.prepared import PreparedPooling, Prompt
 from core_apis.protocol.pairs import PairBody, RerankRequest
+from core_apis.protocol.pooled_conversation import PooledConversation
 from core_apis.protocol.pooling import PoolingBody, Text
 from core_frontend.api.late_chunking import LateChunkingMetadata
 from core_frontend.api.pooling_params import PoolingParams
@@ -31,6 +33,7 @@ class PoolingPreparation:
         self._settings = preparation.settings
         self._tokenizer = preparation.tokenizer
         self._texts = preparation.texts
+        self._conversations = ConversationRenderer(preparation)
 
     def prepare(self, body: Any, model: str) -> PreparedPooling[Any]:
         """Prepare a decoded body. model: the name to report. Raises RequestError."""
@@ -50,6 +53,7 @@ class PoolingPreparation:
                 most = self._settings.max_model_len if keep in (None, -1) else keep
                 check_numbers(self._settings, resolved(params, pooling), [min(length, most) for length in lens])
         body.metadata = None  # it may hold anything, and changes nothing
+        body.forget()
         chunks = params.late_chunking_params
         return PreparedPooling(
             body=body,
@@ -93,9 +97,9 @@ class PoolingPreparation:
         front = pooling.prompt(named)
         if not front:
             return texts
-        if named is not None and not all(isinstance(text, str) for text in texts):
+        if named is not None and any(isinstance(text, list) for text in texts):
             raise RequestError("prompt_name is of texts, and token ids are given; leave it out.", param="prompt_name")
-        return [front + text if isinstance(text, str) else text for text in texts]
+        return [_introduced(text, front, is_named=named is not None) for text in texts]
 
     def _single(self, body: PoolingBody, texts: list[Text], params: PoolingParams) -> list[Prompt]:
         """Return a prompt for each text."""
@@ -108,7 +112,9 @@ class PoolingPreparation:
         is_cut = params.truncate_prompt_tokens is not None
         prompts: list[Prompt] = []
         for text in texts:
-            if isinstance(text, str):
+            if isinstance(text, PooledConversation):
+                prompts.append(self._conversations.prompt(text, body.add_special_tokens, is_cut=is_cut))
+            elif isinstance(text, str):
                 shown = self._texts.first_part(text) if is_cut else text
                 prompts.append(Prompt(shown, self._texts.encode(shown, special)))
             else:
@@ -152,7 +158,9 @@ class PoolingPreparation:
         num_characters = 0
         for first, second in zip(partnered(left, right), right, strict=True):
             if not isinstance(first, str) or not isinstance(second, str):
-                raise RequestError("This model reads pairs of texts, so both must be strings.", param=body.text_field)
+                raise RequestError(
+                    "This model reads pairs of texts, so both must be strings, without pictures.", param=body.text_field
+                )
             num_characters += len(first) + len(second)
             found.append((first, second))
         most = self._settings.limits.max_body_size
@@ -166,6 +174,17 @@ class PoolingPreparation:
 
     def _shortened(self, text: Any, most: int | None) -> Any:
         """Truncate a text to its first `most` tokens; token ids are returned as they are."""
+        if most is not None and isinstance(text, PooledConversation):
+            raise RequestError(
+                "max_tokens_per_doc cuts texts, and a document has parts; leave it out.", param="max_tokens_per_doc"
+            )
         if most is None or not isinstance(text, str):
             return text
         return self._texts.first_tokens(text, most)
+
+
+def _introduced(text: Text, front: str, *, is_named: bool) -> Text:
+    """Return a text with a prompt in front; token ids are returned as they are. is_named: whether the request names it."""
+    if isinstance(text, PooledConversation):
+        return text.introduced(front, is_named=is_named)
+    return front + text if isinstance(text, str) else text

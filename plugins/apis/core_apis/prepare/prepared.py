@@ -101,7 +101,8 @@ class Prompt(msgspec.Struct):
     control_text: spellings of control tokens in the contents of messages, with their number.
     edges, media: see `EngineRequest`.
     pictures: those that are not processed yet; the ids are incomplete until then.
-    written: spans of the text that the template wrote; known while there are pictures.
+    written, special: spans of the text that the template wrote, and whether the tokenizer adds special tokens; known while
+        there are pictures to pool.
     """
 
     text: str | None
@@ -112,6 +113,7 @@ class Prompt(msgspec.Struct):
     edges: list[int] = []
     pictures: list[MediaSource] = []
     written: Spans = ()
+    special: bool = False
     media: list[MediaItem] = []
 
     def as_input(self, cache_salt: str | None) -> dict[str, Any]:

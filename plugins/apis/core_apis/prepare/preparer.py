@@ -131,7 +131,7 @@ class Preparer:
         preparer = self
         if self.adapters is not None:
             template = await self.adapters.check_model(await self._model_of(pieces[row.before :]))
-            if template is not None and row.renders:
+            if template is not None and row.may_render(pieces, SMALL_BODY):
                 preparer = await self._with_template(template)
         if self.io is not None and kind == POOLING:
             pieces = (await self.io.body(b"".join(pieces)),)
@@ -151,12 +151,12 @@ class Preparer:
             )
         return self._sound, self._sounds
 
-    def forget_media(self) -> None:
+    async def forget_media(self) -> None:
         """Drop the processed pictures and sounds that are kept for later requests."""
         if self._pictures is not None:
-            self._pictures.forget()
+            await self._pictures.forget()
         if self._sounds is not None:
-            self._sounds.forget()
+            await self._sounds.forget()
 
     async def _model_of(self, pieces: Sequence[Buffer]) -> str | None:
         """Return the model that a body names; None: it names none."""
@@ -192,10 +192,11 @@ class Preparer:
     async def _prepare(self, kind: BodyKind, pieces: Sequence[Buffer]) -> Any:
         reads_pairs = self._reads_pairs and kind.pairs
         num_bytes = sum(map(len, pieces))
-        self._count(kind)
+        renders = num_bytes <= SMALL_BODY and kind.may_render(pieces, SMALL_BODY)
+        self._count(renders=renders or kind.renders)
         if num_bytes > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
             return await self._helper(num_bytes).run(kind, *pieces)
-        if reads_pairs or kind.renders or self._needs_process:
+        if reads_pairs or renders or self._needs_process:
             return await self.small.run(kind, *pieces)
         data = b"".join(pieces)
         if num_bytes > TINY_BODY:
@@ -213,10 +214,10 @@ class Preparer:
         self.large.start()
         return self.small
 
-    def _count(self, kind: BodyKind) -> None:
+    def _count(self, *, renders: bool) -> None:
         """End the process for small bodies if nobody needs it. The next chat starts another."""
-        self._has_rendered = self._has_rendered or self._needs_process or kind.renders
-        self._num_unrendered += not kind.renders
+        self._has_rendered = self._has_rendered or self._needs_process or renders
+        self._num_unrendered += not renders
         if self._num_unrendered >= NUM_UNRENDERED and not self._has_rendered and not self._reads_pairs:
             self.small.rest()
 

@@ -43,14 +43,18 @@ class ApiChild:
         self.has_begun = False
 
     @classmethod
-    async def spawn(cls, number: int, listener: socket.socket, max_callback_ms: float | None = None) -> ApiChild:
+    async def spawn(
+        cls, number: int, listener: socket.socket, max_callback_ms: float | None = None, media: int | None = None
+    ) -> ApiChild:
         """Start a process that accepts from `listener`. It imports its modules, and then waits for `begin`.
 
         max_callback_ms: see `ServerConfig`; the event loop needs it before the first message.
+        media: descriptor of the memory in which processed media are shared; it has the same number in the process.
         """
         listening = listener.fileno()
         words = [str(word) for word in (listening, max_callback_ms) if word is not None]
-        process, connection = spawn_on_socket("core_apis.processes.api_process", *words, fds=(listening,))
+        fds = (listening,) if media is None else (listening, media)
+        process, connection = spawn_on_socket("core_apis.processes.api_process", *words, fds=fds)
         return cls(number, process, await Channel.open(connection, FromApi))
 
     @property

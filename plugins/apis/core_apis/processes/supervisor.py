@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -29,6 +30,7 @@ from core_apis.processes.api_messages import (
 )
 from core_apis.processes.metrics_rounds import MetricsRounds
 from core_apis.processes.order_rounds import OrderRounds
+from core_apis.processes.shared_media import shared_media, with_shared_media
 from core_apis.processes.shares import engine_share, server_share
 from core_apis.processes.supervised_engine import SupervisedEngine, start_engines
 from core_apis.server.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
@@ -76,6 +78,7 @@ class Supervisor:
         ]
         self._resolution = resolution
         self._listener = listener
+        self._media = shared_media(resolution.engine)
         self._children: dict[int, ApiChild] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._rounds = MetricsRounds()
@@ -129,6 +132,9 @@ class Supervisor:
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await self._orders.close()
         await asyncio.gather(*(engine.close() for engine in self.engines))
+        if self._media is not None:
+            os.close(self._media)
+            self._media = None
 
     def kill(self) -> None:
         """Kill the engine process at once, while `close` waits for it or before."""
@@ -162,7 +168,7 @@ class Supervisor:
         while not self._ending:
             try:
                 limit = self._resolution.server.max_callback_ms
-                child = await ApiChild.spawn(number, self._listener, limit)
+                child = await ApiChild.spawn(number, self._listener, limit, self._media)
             except OSError as error:
                 self._fail(ApiProcessError(f"API process {number} cannot be started: {error}."))
                 return
@@ -251,7 +257,7 @@ class Supervisor:
         return Begin(
             number=number,
             addresses=[engine.address for engine in self.engines],
-            engine=engine_share(found.engine, number, count),
+            engine=with_shared_media(engine_share(found.engine, number, count), self._media),
             server=server_share(found.server, number, count, shares_sessions=shares_sessions),
             tokenizer=found.manifest.tokenizer,
             explained=explained(found),

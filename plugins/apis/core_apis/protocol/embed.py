@@ -14,9 +14,11 @@ from msgspec import UNSET, UnsetType
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig, PoolingTask
 from core_apis.protocol.pooled import RerankMeta
+from core_apis.protocol.pooled_conversation import PooledConversation, as_message, entry_of
 from core_apis.protocol.pooling import PoolingBody, Text
 from core_apis.protocol.sampling import Int32
 from core_frontend.api.pooling_params import PoolingParams
+from core_media.reading.parts import placed_picture
 
 VectorType = Literal["float", "binary", "ubinary", "base64"]
 """Forms of numbers.
@@ -26,13 +28,14 @@ binary and ubinary have one bit per number (whether it is positive), packed into
 
 PROMPTS = {"search_query": ("search_query", "query"), "search_document": ("search_document", "document", "passage")}
 """Names of prompts in checkpoints for each input type, in the order in which they are tried."""
-WITHOUT_PROMPT = ("search_query", "search_document", "classification", "clustering")
+WITHOUT_PROMPT = ("search_query", "search_document", "classification", "clustering", "image")
 """Cohere's input types that a model without a prompt for them accepts as they are."""
 
 
 class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
-    """Texts to embed: `texts`, or `inputs` with one text each.
+    """What to embed: `texts`, `images`, or `inputs`, each of which has parts: texts and pictures.
 
+    images: data URLs, or URLs from hosts that the server may fetch from.
     input_type: purpose of the vectors: the prompt of this name in the checkpoint's files is put before each text.
     truncate, max_tokens: a text longer than the model's limit, or than `max_tokens`, is truncated (END) or refused
         (NONE).
@@ -50,13 +53,13 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     @property
     def text_field(self) -> str:
         """Return the name of the field with the texts."""
-        return "texts" if self.inputs is None else "inputs"
+        return next((name for name in ("inputs", "images") if getattr(self, name) is not None), "texts")
 
     @property
     def field_names(self) -> dict[str, str]:
         """Return Cohere's names of parameters, for errors."""
         own = {"dimensions": "output_dimension", "truncate_prompt_tokens": "max_tokens", "prompt_name": "input_type"}
-        return {**super().field_names, **own}
+        return {**super().field_names, **own, "messages": self.text_field}
 
     @property
     def types(self) -> list[VectorType]:
@@ -64,23 +67,33 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         return self.embedding_types or ["float"]
 
     def texts(self) -> list[Text]:
-        """Return all texts. Raises RequestError."""
-        if self.images is not None:
-            raise RequestError(
-                "images is not served: this route reads texts; leave it out, or embed pictures with LLM.embed.",
-                param="images",
-            )
-        given = self.texts_given if self.inputs is None else [_text_of(entry) for entry in self.inputs]
-        if (self.texts_given is None) == (self.inputs is None):
-            raise RequestError("The request needs either texts or inputs; give one of them.", param="texts")
-        if not given or not all(isinstance(text, str) and text for text in given):
-            raise RequestError(
-                f"{self.text_field} must be a list of texts, none of them empty, with at least one entry; one of inputs has "
-                "one part of the type 'text'.",
-                param=self.text_field,
-                code="invalid_type",
-            )
-        return list(given)
+        """Return everything to embed. Raises RequestError."""
+        given = {"texts": self.texts_given, "inputs": self.inputs, "images": self.images}
+        named = [name for name, entries in given.items() if entries is not None]
+        if len(named) != 1:
+            raise RequestError("The request needs either texts, inputs or images; give one of them.", param="texts")
+        [name] = named
+        if name == "inputs":
+            return [
+                entry_of(entry, f"inputs[{index}]", "inputs") for index, entry in enumerate(_list(name, self.inputs))
+            ]
+        if name == "images":
+            return [_picture(entry, f"images[{index}]") for index, entry in enumerate(_list(name, self.images))]
+        texts = _list(name, self.texts_given)
+        if not all(isinstance(text, str) and text for text in texts):
+            raise _no_list(name)
+        return list(texts)
+
+    def forget(self) -> None:
+        """Keep the texts alone, which the answer repeats as they came; there are none of `images`."""
+        shown = [text.text_alone if isinstance(text, PooledConversation) else str(text) for text in self.texts()]
+        self.texts_given = [] if self.images is not None else shown
+        self.inputs = self.images = None
+
+    @property
+    def shown(self) -> list[str]:
+        """Return the texts that the answer repeats."""
+        return self.texts_given or []
 
     def params(self, config: PoolingConfig | None) -> PoolingParams:
         """Return the parameters for one vector per text."""
@@ -114,12 +127,27 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         return "" if wanted in WITHOUT_PROMPT else wanted
 
 
-def _text_of(entry: Any) -> Any:
-    """Return the text of an entry with one part; None for any other entry."""
-    parts = entry.get("content") if isinstance(entry, dict) else None
-    if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], dict):
-        return None
-    return parts[0].get("text") if parts[0].get("type") == "text" else None
+def _list(name: str, entries: list[Any] | None) -> list[Any]:
+    """Return the entries of a field. Raises RequestError where there is none."""
+    if not entries:
+        raise _no_list(name)
+    return entries
+
+
+def _no_list(name: str) -> RequestError:
+    expected = {
+        "texts": "texts, none of them empty",
+        "inputs": "objects with a 'content', which is a list of parts",
+        "images": "pictures as data URLs",
+    }
+    return RequestError(
+        f"{name} must be a list of {expected[name]}, with at least one entry.", param=name, code="invalid_type"
+    )
+
+
+def _picture(url: Any, place: str) -> Text:
+    """Return an entry of `images`."""
+    return as_message([placed_picture(url, place, "image_url")], "images")
 
 
 class Vectors(msgspec.Struct, omit_defaults=True):

@@ -18,6 +18,7 @@ class ModelCard(msgspec.Struct):
     created: seconds since the epoch.
     root:    what was loaded.
     parent:  name of the base model of an adapter.
+    input_modalities: what prompts may hold: `text`, and `image`, `audio` or `video`.
     response_format: the format by which answers are parsed, and why that one.
     weight_version: of the weights, once they were replaced.
     adapter_digest: identity of an adapter: sha256 of its configuration and tensors.
@@ -30,6 +31,7 @@ class ModelCard(msgspec.Struct):
     object: str = "model"
     owned_by: str = "core"
     parent: str | None = None
+    input_modalities: tuple[str, ...] = ("text",)
     response_format: str = ""
     weight_version: str | msgspec.UnsetType = msgspec.UNSET
     adapter_digest: str | msgspec.UnsetType = msgspec.UNSET

@@ -11,9 +11,13 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig, PoolingTask
+from core_apis.protocol.pooled_conversation import PooledConversation, entry_of
 from core_apis.protocol.pooling import PoolingBody, Text, texts_of
 from core_apis.protocol.sampling import Int32
 from core_frontend.prompts.text_pairs import partnered
+
+Side = str | list[Any] | dict[str, Any]
+"""A text, an object with parts, or a list of either."""
 
 
 class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
@@ -48,13 +52,13 @@ class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
     The other fields are aliases.
     """
 
-    text_1: str | list[Any] | None = None
-    text_2: str | list[Any] | None = None
-    data_1: str | list[Any] | None = None
-    data_2: str | list[Any] | None = None
-    queries: str | list[Any] | None = None
-    documents: str | list[Any] | None = None
-    items: str | list[Any] | None = None
+    text_1: Side | None = None
+    text_2: Side | None = None
+    data_1: Side | None = None
+    data_2: Side | None = None
+    queries: Side | None = None
+    documents: Side | None = None
+    items: Side | None = None
 
     @property
     def text_field(self) -> str:
@@ -64,8 +68,7 @@ class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
     def sides(self) -> tuple[list[Text], list[Text]]:
         """Return both lists, each under whichever name the request gives it."""
         one, other = self._names()
-        first = texts_of(one, getattr(self, one))
-        second = texts_of(other, getattr(self, other))
+        first, second = side_of(one, getattr(self, one)), side_of(other, getattr(self, other))
         partnered(first, second, (one, other))
         return first, second
 
@@ -82,6 +85,18 @@ class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
         return SCORED[0]
 
 
+def side_of(name: str, given: Side | None) -> list[Text]:
+    """Return the texts of one side. Raises RequestError."""
+    entries = given if isinstance(given, list) else [given]
+    if not any(isinstance(entry, dict) for entry in entries):
+        return texts_of(name, given)
+    found: list[Text] = []
+    for index, entry in enumerate(entries):
+        is_parts = isinstance(entry, dict)
+        found += [entry_of(entry, f"{name}[{index}]", name)] if is_parts else texts_of(name, entry)
+    return found
+
+
 SCORED = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 """The pairs of fields that may hold the two sides."""
 
@@ -89,12 +104,13 @@ SCORED = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), 
 class RerankRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
     """A query, and documents to rank by it.
 
-    documents: texts, or objects with a `text`.
+    query: a text, or an object with parts.
+    documents: texts, or objects with a `text`, or with parts as `content`.
     top_n: number of best documents to return; None or 0: all.
     max_tokens_per_doc: number of tokens at the start of each document that count; None: all.
     """
 
-    query: str | None = None
+    query: str | dict[str, Any] | None = None
     documents: list[Any] | None = None
     top_n: Int32 | None = None
     return_documents: bool | None = None
@@ -116,7 +132,10 @@ class RerankRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
         if not self.query:
             raise RequestError("query is empty; give text.", param="query", code="empty_prompt")
         plain: list[Text] = []
-        for document in self.documents or []:
+        for index, document in enumerate(self.documents or []):
+            if isinstance(document, dict) and "content" in document:
+                plain.append(entry_of(document, f"documents[{index}]", "documents"))
+                continue
             text = document.get("text") if isinstance(document, dict) else document
             if not isinstance(text, str) or not text:
                 plain = []
@@ -128,4 +147,10 @@ class RerankRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
                 param="documents",
                 code="invalid_type",
             )
-        return [self.query], plain
+        query = self.query if isinstance(self.query, str) else entry_of(self.query, "query", "query")
+        return [query], plain
+
+
+def shown_text(text: Text) -> str:
+    """Return what an answer shows of a document: its text, without pictures."""
+    return text.text_alone if isinstance(text, PooledConversation) else str(text)

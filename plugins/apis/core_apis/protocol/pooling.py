@@ -11,7 +11,9 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
+from core_apis.protocol.messages import Message
 from core_apis.protocol.number_formats import Endianness, NumberFormat
+from core_apis.protocol.pooled_conversation import PooledConversation
 from core_apis.protocol.sampling import Int32, RequestId, ServiceTier
 from core_frontend.api.pooling_params import LateChunkingParams, PoolingParams, PoolingTask
 
@@ -19,10 +21,13 @@ TextFormat = Literal["float", "base64", "binary", "ubinary"]
 EncodingFormat = TextFormat | Literal["bytes", "bytes_only"]
 NO_PROCESSOR = "data is for an IO processor, and the server has none (--io-processor-plugin); send input."
 FORMAT_NAMES = ("encoding_format", "encoding_type", "embedding_type")
+OF_MESSAGES = (
+    "add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs", "mm_processor_kwargs",
+)  # fmt: skip
 OF_NUMBERS = ("embed_dtype", "endianness", "late_chunking_params", "prompt_name")
 
-Text = str | list[int]
-"""One text, or its token ids."""
+Text = str | list[int] | PooledConversation
+"""One text, its token ids, or a conversation."""
 
 
 class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -72,11 +77,46 @@ class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Return the name of the prompt put before each text; None: the default one, if there is one."""
         return ""
 
+    def forget(self) -> None:
+        """Drop what the answer does not need, since pictures are large."""
 
-class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
-    """Texts to embed.
+
+class ConversingBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
+    """A body that takes a conversation in place of its `input`.
 
     input: a text, token ids, or a list of either.
+    messages: the conversation, whose parts may be pictures where the model sees them; it is pooled as one text.
+    add_generation_prompt: whether the prompt ends where an answer would begin; None means false.
+    """
+
+    input: str | list[Any] | None = None
+    messages: list[Message] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+
+    def texts(self) -> list[Text]:
+        """Return the input as a list, or the conversation in its place. Raises RequestError."""
+        if self.messages is None:
+            alone = next((name for name in OF_MESSAGES if getattr(self, name) is not None), None)
+            if alone is not None:
+                raise RequestError(f"{alone} is of messages, and the request has none; leave it out.", param=alone)
+            return texts_of("input", self.input)
+        if self.input is not None:
+            raise RequestError("The request has both input and messages; give one of them.", param="messages")
+        given = {name: getattr(self, name) for name in OF_MESSAGES}
+        return [PooledConversation(param="messages", messages=self.messages, **given)]
+
+    def forget(self) -> None:
+        """Drop the messages."""
+        self.messages = None
+
+
+class EmbeddingRequest(ConversingBody, forbid_unknown_fields=True, kw_only=True):
+    """Texts to embed, or a conversation (`ConversingBody`).
+
     encoding_format: numbers as JSON (float); base64 of them; one bit per number (whether it is positive), packed into
         8-bit integers, signed (binary) or unsigned (ubinary); or the body is all vectors concatenated (bytes, with a
         header `metadata` that gives the position of each, or bytes_only, without it). Jina calls it encoding_type or
@@ -86,7 +126,6 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     late_chunking_params: for token vectors, the number of tokens whose mean replaces their vectors.
     """
 
-    input: str | list[Any] | None = None
     encoding_format: EncodingFormat | None = None
     encoding_type: TextFormat | None = None
     embedding_type: TextFormat | None = None
@@ -97,10 +136,6 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     use_activation: bool | None = None
     normalize: bool | None = None
     late_chunking_params: LateChunkingParams | None = None
-
-    def texts(self) -> list[Text]:
-        """Return the input as a list."""
-        return texts_of("input", self.input)
 
     def prompt_for(self, config: PoolingConfig) -> str | None:
         """Return the body's prompt name."""
@@ -154,7 +189,8 @@ class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True)
             return super().texts()
         if self.input is None:
             raise RequestError(NO_PROCESSOR, param="data")
-        given = [name for name in (*FORMAT_NAMES, *OF_NUMBERS) if getattr(self, name) is not None]
+        names = (*FORMAT_NAMES, *OF_NUMBERS, "messages")
+        given = [name for name in names if getattr(self, name) is not None]
         if given:
             raise RequestError(
                 f"{given[0]} is of an answer of numbers, and the IO processor makes the answer to data; leave it out.",
@@ -167,20 +203,15 @@ class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True)
         return config.tasks[0] if self.task is None and config is not None else self.task
 
 
-class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
-    """Texts to classify.
+class ClassifyRequest(ConversingBody, forbid_unknown_fields=True, kw_only=True):
+    """Texts to classify, or a conversation (`ConversingBody`).
 
-    input: a text, token ids, or a list of either. use_activation: whether numbers become probabilities; activation: its
+    use_activation: whether numbers become probabilities; activation: its
         older name.
     """
 
-    input: str | list[Any] | None = None
     use_activation: bool | None = None
     activation: bool | None = None
-
-    def texts(self) -> list[Text]:
-        """Return the input as a list."""
-        return texts_of("input", self.input)
 
     def task_for(self, config: PoolingConfig | None) -> PoolingTask:
         """Return the task of the classes of texts."""

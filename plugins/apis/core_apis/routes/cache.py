@@ -35,7 +35,7 @@ async def reset_prefix_cache(request: Request, reset_running_requests: str = "fa
 @router.post("/reset_mm_cache")
 async def reset_mm_cache(request: Request) -> Response:
     """Drop the processed pictures and sounds that this API process keeps for later requests."""
-    context_of(request).preparer.forget_media()
+    await context_of(request).preparer.forget_media()
     return json_response(ResetAnswer(reset=True))
 
 

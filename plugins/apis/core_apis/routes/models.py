@@ -8,6 +8,7 @@ from core_apis.body import json_response
 from core_apis.context import ServingContext, context_of
 from core_apis.protocol.operation import ModelCard, ModelList
 from core_frontend.adapters import LoadedAdapter
+from core_media.config import AUDIO, MediaConfig
 
 router = APIRouter(tags=["models"])
 
@@ -44,8 +45,16 @@ def _adapter_card(context: ServingContext, adapter: LoadedAdapter) -> ModelCard:
 def _card(context: ServingContext, name: str) -> ModelCard:
     # The model's path is private to the host.
     card = ModelCard(name, context.created, name, context.model.max_model_len)
+    card.input_modalities = _modalities(context.preparer.here.settings.media)
     served = context.preparer.here.settings.format
     if served is not None:
         card.response_format = f"{served.row.name} ({served.reason})"
     card.weight_version = context.weight_version
     return card
+
+
+def _modalities(media: MediaConfig | None) -> tuple[str, ...]:
+    """Return what prompts may hold; a model that transcribes takes sounds alone."""
+    if media is None:
+        return ("text",)
+    return (AUDIO,) if media.sound is not None else ("text", *media.places)

@@ -33,6 +33,7 @@ FILES: Final = {
     "markdown.js": "text/javascript",
     "inline.js": "text/javascript",
     "message.js": "text/javascript",
+    "pictures.js": "text/javascript",
     "logprobs.js": "text/javascript",
     "live.js": "text/javascript",
     "charts.js": "text/javascript",

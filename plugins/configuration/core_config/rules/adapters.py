@@ -10,7 +10,7 @@ from pathlib import Path
 from core.args.schema import flag_of, schema
 from core_config.adapters import DEFAULT_NAME, lora_modules, media_modules
 from core_config.arguments.groups.adapters import NO_EFFECT
-from core_config.media import processed, transcribes, why_not
+from core_config.media import processed, transcribes, why_not, why_not_pooled
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 from core_media.config import MODALITIES, NOUNS
 
@@ -93,6 +93,25 @@ def media_with_adapters_are_served(facts: Facts) -> Findings:
             yield Problem(f"--default-mm-loras {name}: {why}; leave it out.")
 
 
+def towers_with_adapters_are_here(facts: Facts) -> Findings:
+    """--enable-tower-connector-lora is for a tower that is loaded beside the process that reads adapters."""
+    if facts.manifest is None or not facts["enable_lora"] or not facts["enable_tower_connector_lora"]:
+        return
+    reason = why_not(facts.settings, str(facts["model"]), facts.manifest) or why_not_pooled(
+        facts.settings, facts.pooling
+    )
+    if transcribes(facts.manifest):
+        reason = "the model transcribes sounds, and adapters change no encoder"
+    ranks = facts["tensor_parallel_size"] * facts["pipeline_parallel_size"]
+    if reason:
+        yield Warn(f"--enable-tower-connector-lora: no effect, since {reason}.")
+    elif ranks > 1:
+        yield Problem(
+            f"--enable-tower-connector-lora: the model has {ranks} ranks, which read their shares of adapters in processes "
+            "without the tower; serve it with one, or leave the argument out."
+        )
+
+
 def memory_holds_a_step(facts: Facts) -> Findings:
     """As many adapters are kept in memory as a step may have different ones."""
     most, kept = facts["max_loras"], facts["max_cpu_loras"]
@@ -148,6 +167,7 @@ RULES: tuple[Rule, ...] = (
     Rule(modules_are_understood),
     Rule(media_have_adapters_of_their_own),
     Rule(media_with_adapters_are_served, "model"),
+    Rule(towers_with_adapters_are_here, "model"),
     Rule(memory_holds_a_step),
     Rule(updating_needs_a_directory),
     Rule(updating_is_for_friends),

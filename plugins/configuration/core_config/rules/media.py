@@ -14,6 +14,7 @@ from core_config.media import modalities_of, transcribes, why_not
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn, is_count
 from core_media.config import MODALITIES, NOUNS, VIDEO
 from core_media.families import AROUND_ROWS, PRUNED
+from core_media.processing.shared_cache import is_possible
 from core_media.sound.config import alignment_heads
 
 
@@ -87,6 +88,20 @@ def pruned_rows_are_counted_first(facts: Facts) -> Findings:
         )
 
 
+def processed_media_are_shared(facts: Facts) -> Findings:
+    """--mm-processor-cache-type shm is for several API processes, on a system with such memory."""
+    if facts["mm_processor_cache_type"] != "shm":
+        if facts.given("mm_shm_cache_max_object_size_mb"):
+            yield Warn("--mm-shm-cache-max-object-size-mb: no effect without --mm-processor-cache-type shm.")
+        return
+    if not is_possible():
+        yield Problem("--mm-processor-cache-type shm: needs Linux; leave it out, and each API process keeps its own.")
+    elif facts["api_server_count"] <= 1:
+        yield Warn("--mm-processor-cache-type shm: no effect with one API process (--api-server-count).")
+    elif not facts["mm_processor_cache_gb"]:
+        yield Warn("--mm-processor-cache-type shm: no effect with --mm-processor-cache-gb 0.")
+
+
 def settings_need_media(facts: Facts) -> Findings:
     """Arguments about media have an effect on models whose media are served."""
     names = [name for name, field in schema().fields.items() if field.group == "media" and facts.given(name)]
@@ -152,6 +167,7 @@ RULES: tuple[Rule, ...] = (
     Rule(nothing_is_profiled),
     Rule(files_are_read_as_said),
     Rule(local_media_lie_in_a_directory),
+    Rule(processed_media_are_shared),
     Rule(videos_are_pruned_by_a_share),
     Rule(pruned_rows_are_counted_first, "model"),
     Rule(words_have_times_in_transcriptions, "model"),

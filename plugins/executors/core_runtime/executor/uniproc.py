@@ -12,6 +12,7 @@ from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core_kv_connectors.halves.thread import HalfThread
 from core_kv_connectors.peers.page_shape import PageShape
+from core_runtime.executor.adapters.towers import AdaptedTower
 from core_runtime.executor.profiling import profiler_of
 from core_runtime.executor.reloading.reloader import Reloader
 from core_runtime.executor.steps.ahead import MOST_IN_FLIGHT, Begun
@@ -90,6 +91,12 @@ class UniprocExecutor:
     def drop_adapter(self, digest: str) -> None:
         """Forget an adapter that no sequence uses."""
         self.worker.placed().drop(digest)
+        if self.worker.tower is not None:
+            self.worker.tower.drop(digest)
+
+    def adapt_tower(self, tower: AdaptedTower) -> None:
+        """Have a tower keep what adapters change of it; called before the first adapter is read."""
+        self.worker.tower = tower
 
     def check_params(self, params: SamplingParams) -> str:
         """Validate a request's parameters with the logits processors. Returns an error message, empty if they are valid."""

@@ -30,6 +30,7 @@ from core_runtime.executor.adapters.placed import PlacedAdapters
 from core_runtime.executor.adapters.reading import AdapterReader
 from core_runtime.executor.adapters.settings import fitting_of, placed_adapters
 from core_runtime.executor.adapters.share import AdapterShare
+from core_runtime.executor.adapters.towers import AdaptedTower
 from core_runtime.executor.cache.kv_halves import WorkerHalves
 from core_runtime.executor.cache.kv_memory import KVMemory
 from core_runtime.executor.cache.kv_shape import page_shape
@@ -79,6 +80,7 @@ class Worker:
     state: weights and tables for the state canary; None without one.
     ahead: steps in flight of an asynchronous device; None: each step is waited for.
     adapters: adapters that steps may use; None: the engine has none.
+    tower: keeps what adapters change of a tower; None: they change none.
     """
 
     def __init__(self, config: EngineConfig, ranks: Ranks | None = None) -> None:
@@ -90,6 +92,7 @@ class Worker:
         self.kv_halves = WorkerHalves(config, self.plugins)
         self.kept_tensors = KeptTensors(config.tensors_file)
         self.ahead: StepsAhead | None = None
+        self.tower: AdaptedTower | None = None
         self._steps: StepRunner | None = None
         self.adapters = None if config.adapters is None else placed_adapters(config.adapters, config.model.dtype)
         with self._blaming(), contextlib.ExitStack() as undo, self._explaining():
@@ -189,7 +192,8 @@ class Worker:
             model = self.instances[0].model
             assert isinstance(model, Decoder), "only such a model has adapters"
             outer = OuterChanges(placed, model.kernels, model.weights, self.config.model.dtype, self.runtime.device)
-            return AdapterReader(self._formats, self._fitting, placed, outer, own, self._adapter_share).read(source)
+            share = self._adapter_share
+            return AdapterReader(self._formats, self._fitting, placed, outer, own, share, self.tower).read(source)
 
     @cached_property
     def _adapter_share(self) -> AdapterShare:

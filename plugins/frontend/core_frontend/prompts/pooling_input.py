@@ -52,7 +52,7 @@ class PoolingInput:
             raise RequestError("prompt_embeds are not pooled; give text or token ids.", param="prompt_embeds")
         pooling = resolved(params, config)
         if prompt.media:
-            self._check_media(prompt, params)
+            check_whole(len(prompt.token_ids), params, self._model.max_model_len)
         token_ids = self._fitting(prompt, params.truncate_prompt_tokens, self._longest(pooling))
         second = self._behind_instruction(prompt.text, token_ids) if "rest" in pooling.kinds else prompt.second
         if second and second < len(token_ids):
@@ -74,22 +74,6 @@ class PoolingInput:
             media=prompt.media,
             flex=terms.flex,
         )
-
-    def _check_media(self, prompt: Prompt, params: PoolingParams) -> None:
-        """Raise RequestError for a prompt with media that would be cut or pooled in pieces: an item is one whole."""
-        if params.truncate_prompt_tokens is not None:
-            raise RequestError(
-                "truncate_prompt_tokens cuts a prompt, and this one has media; leave it out.",
-                param="truncate_prompt_tokens",
-            )
-        limit = self._model.max_model_len
-        if len(prompt.token_ids) > limit:
-            raise RequestError(
-                f"The prompt has {len(prompt.token_ids)} tokens with its media, but the model takes at most {limit}; shorten "
-                "it, or send fewer or smaller items.",
-                param="prompt",
-                code="context_length_exceeded",
-            )
 
     def _behind_instruction(self, text: str | None, ids: list[int]) -> int:
         """Return the position of the first token behind the instruction of a text, which `INSTRUCTION_END` ends; 0 without one.
@@ -179,6 +163,27 @@ class PoolingInput:
             if room > 0 and ids[start:end] == body:
                 return ids[:start] + body[:room] + ids[end:]
         return ids[:keep]
+
+
+def check_whole(length: int, params: PoolingParams, limit: int) -> None:
+    """Raise RequestError for a prompt with media that would be cut, or that does not fit: an item is one whole.
+
+    length: of the prompt in tokens. limit: of the model.
+    """
+    most = kept(params.truncate_prompt_tokens, limit)
+    if most is not None and most < min(length, limit):
+        raise RequestError(
+            f"truncate_prompt_tokens is {most} and the prompt has {length} tokens with its media, but a prompt with media is "
+            "never cut; leave it out.",
+            param="truncate_prompt_tokens",
+        )
+    if length > limit:
+        raise RequestError(
+            f"The prompt has {length} tokens with its media, but the model takes at most {limit}; shorten it, or send fewer or "
+            "smaller items.",
+            param="prompt",
+            code="context_length_exceeded",
+        )
 
 
 def kept(keep: int | None, limit: int) -> int | None:

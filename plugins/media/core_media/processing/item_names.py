@@ -1,6 +1,6 @@
 """The ids that clients give items: which processed item an id stands for.
 
-Owns: `ItemNames`, and its limit. Never does: keep an item (the pool's cache does). Called by: the pool.
+Owns: `ItemNames`, and its limit. Never does: keep an item (the pool's cache does). Called by: the caches of the pool.
 
 An id stands for the item that was first sent with it, until that leaves the cache. So the keys of cached blocks are those of
 the item's bytes, whatever was sent under its id later.
@@ -41,7 +41,7 @@ class ItemNames:
 
     def get(self, name: ItemName) -> bytes | None:
         """Return the key in the cache of the item that an id stands for."""
-        digest = _digest(name)
+        digest = digest_of_name(name)
         key = self._keys.get(digest)
         if key is not None:
             self._keys.move_to_end(digest)
@@ -49,7 +49,7 @@ class ItemNames:
 
     def put(self, name: ItemName, key: bytes) -> None:
         """Let an id stand for an item; the oldest ids leave."""
-        digest = _digest(name)
+        digest = digest_of_name(name)
         self._keys[digest] = key
         self._keys.move_to_end(digest)
         while len(self._keys) > MOST_NAMES:
@@ -60,5 +60,6 @@ class ItemNames:
         self._keys.clear()
 
 
-def _digest(name: ItemName) -> bytes:
+def digest_of_name(name: ItemName) -> bytes:
+    """Return the sha256 by which an id is known."""
     return hashlib.sha256(msgspec.msgpack.encode(name, order="deterministic")).digest()

@@ -1,7 +1,7 @@
-"""The processes that process media, from the server's side, and a cache of their answers.
+"""The processes that process media, from the server's side.
 
-Owns: the choice of a process, what a request is told when one fails, and the cache by digest. Never does: read a part of a
-message, or expand a prompt. Called by: what prepares requests; `LLM`, through `BlockingPool`.
+Owns: the choice of a process, what a request is told when one fails, and which cache keeps the answers. Never does: read a part
+of a message, expand a prompt, or keep an item. Called by: what prepares requests; `LLM`, through `BlockingPool`.
 """
 
 from __future__ import annotations
@@ -9,42 +9,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
 from core.api.errors import RequestError
-from core_media.config import IMAGE, NOUNS, MediaConfig
-from core_media.processing.item_names import ItemName, ItemNames
+from core_media.config import NOUNS, MediaConfig
+from core_media.processing.item_names import ItemName
 from core_media.processing.process import PROBE, UNAVAILABLE, Answer, Job, job_header
+from core_media.processing.processed import OwnCache, Processed, ProcessedCache
+from core_media.processing.shared_cache import SharedCache
 from core_supervision.helpers.helper import Helper
 from core_supervision.helpers.lane import Lane
 from core_supervision.helpers.link import HelperEnded
 from core_supervision.helpers.messages import Refusal
 
 logger = logging.getLogger("core_media")
+T = TypeVar("T")
 
 JOB_SECONDS = 60.0
 """Seconds that one item may take."""
 LANE = Lane("core_media.processing.process", "processes media", JOB_SECONDS, niceness=5, max_ended=1)
-
-
-class Processed(msgspec.Struct, frozen=True):
-    """A processed item.
-
-    digest: of its bytes, the options and the processor.
-    text: what replaces its placeholder. features: what the tower reads.
-    rows, grid: what it would compute, where a request gives it, see `MediaItem`.
-    """
-
-    digest: str
-    text: str
-    features: bytes
-    modality: str = IMAGE
-    rows: bytes = b""
-    grid: list[int] = []
 
 
 class ProcessingPool:
@@ -57,17 +43,13 @@ class ProcessingPool:
         self._jobs = [0] * len(self._helpers)
         self._probes: list[asyncio.Task[None]] = []
         self._unbuilt = ""
-        self._most = self._room = config.processor_cache_bytes
-        self._cache: OrderedDict[bytes, Processed] = OrderedDict()
-        self._names = ItemNames()
+        self._cache: ProcessedCache = OwnCache(config.processor_cache_bytes)
+        if config.shared_cache is not None:
+            self._cache = SharedCache(config.shared_cache, config.max_shared_bytes)
 
-    def named(self, name: ItemName) -> Processed | None:
+    async def named(self, name: ItemName) -> Processed | None:
         """Return the processed item that a client's id stands for, if it is still kept."""
-        key = self._names.get(name)
-        found = None if key is None else self._cache.get(key)
-        if key is not None and found is not None:
-            self._cache.move_to_end(key)
-        return found
+        return await self._cached(lambda: self._cache.named(name))
 
     async def run(
         self,
@@ -89,10 +71,9 @@ class ProcessingPool:
         # `sha256` lets go of the interpreter's lock for long data, but its caller would wait.
         key = await asyncio.to_thread(_digest, data, job)
         if name is not None:
-            self._names.put(name, key)
-        found = self._cache.get(key)
+            await self._cached(lambda: self._cache.name(name, key))
+        found = await self._cached(lambda: self._cache.get(key))
         if found is not None:
-            self._cache.move_to_end(key)
             return found
         answer = await self._ask(job, data, noun)
         if answer.refusal is not None:
@@ -100,7 +81,7 @@ class ProcessingPool:
             raise answer.refusal.as_error()
         digest = hashlib.sha256(key + answer.identity.encode()).hexdigest()
         made = Processed(digest, answer.text, answer.features, job.modality)
-        self._keep(key, made)
+        await self._cached(lambda: self._cache.put(key, made))
         return made
 
     def start(self) -> None:
@@ -110,15 +91,18 @@ class ProcessingPool:
         """
         self._probes = [asyncio.ensure_future(self._probe(helper)) for helper in self._helpers]
 
-    def forget(self) -> None:
+    async def forget(self) -> None:
         """Drop what was processed and is kept for later prompts."""
-        self._room += sum(len(made.features) for made in self._cache.values())
-        self._cache.clear()
-        self._names.clear()
+        await self._cached(self._cache.clear)
 
     async def close(self) -> None:
         """End the processes."""
         await asyncio.gather(*(helper.close() for helper in self._helpers), *self._probes)
+        self._cache.close()
+
+    async def _cached(self, call: Callable[[], T]) -> T:
+        """Return what a call of the cache returns; in a thread if it may wait."""
+        return await asyncio.to_thread(call) if self._cache.waits else call()
 
     async def _probe(self, helper: Helper) -> None:
         try:
@@ -149,16 +133,6 @@ class ProcessingPool:
         finally:
             self._jobs[index] -= 1
         return msgspec.msgpack.decode(content, type=Answer)
-
-    def _keep(self, key: bytes, made: Processed) -> None:
-        """Put an item into the cache, whose oldest ones leave it."""
-        if len(made.features) > self._most or key in self._cache:
-            return
-        self._cache[key] = made
-        self._room -= len(made.features)
-        while self._room < 0:
-            _, oldest = self._cache.popitem(last=False)
-            self._room += len(oldest.features)
 
 
 def _digest(data: bytes, job: Job) -> bytes:

@@ -15,7 +15,8 @@ from core.api.messages import MediaItem
 from core_media.config import NOUNS, MediaConfig
 from core_media.families import BY_COMPANY, REWRITTEN
 from core_media.processing.item_names import ItemName
-from core_media.processing.pool import Processed, ProcessingPool
+from core_media.processing.pool import ProcessingPool
+from core_media.processing.processed import Processed
 from core_media.reading.embeds import embedded
 from core_media.reading.expansion import expanded, expanded_ids, items_of
 from core_media.reading.fetching import Fetcher
@@ -95,9 +96,9 @@ class MediaPrompts:
         """Start the processes ahead of the first item."""
         self._pool.start()
 
-    def forget(self) -> None:
+    async def forget(self) -> None:
         """Drop the processed pictures that are kept for later prompts."""
-        self._pool.forget()
+        await self._pool.forget()
 
     async def close(self) -> None:
         """End the processes."""
@@ -106,7 +107,7 @@ class MediaPrompts:
     async def _processed(self, source: MediaSource, company: bool, owner: str | None) -> Processed:
         try:
             name = _name_of(source, company, owner)
-            found = None if name is None else self._pool.named(name)
+            found = None if name is None else await self._pool.named(name)
             if found is not None:
                 return found
             if source.is_name_alone:

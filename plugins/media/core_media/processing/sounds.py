@@ -38,9 +38,9 @@ class Sounds:
         """Start the processes ahead of the first sound."""
         self._pool.start()
 
-    def forget(self) -> None:
+    async def forget(self) -> None:
         """Drop the processed sounds that are kept for later prompts."""
-        self._pool.forget()
+        await self._pool.forget()
 
     async def close(self) -> None:
         """End the processes."""

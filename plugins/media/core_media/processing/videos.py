@@ -30,6 +30,8 @@ CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({
     "qwen2_5_vl": ("qwen2_vl", "Qwen2VLVideoProcessor"),
     "qwen3_vl": ("qwen3_vl", "Qwen3VLVideoProcessor"),
     "qwen3_vl_moe": ("qwen3_vl", "Qwen3VLVideoProcessor"),
+    "qwen3_5": ("qwen3_vl", "Qwen3VLVideoProcessor"),
+    "qwen3_5_moe": ("qwen3_vl", "Qwen3VLVideoProcessor"),
 })  # fmt: skip
 """Model type → transformers' module and class."""
 FPS: Final = 2

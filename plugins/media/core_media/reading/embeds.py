@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from core.api.errors import CheckpointError, RequestError
 from core_media.config import IMAGE, NOUNS, MediaConfig
-from core_media.processing.pool import Processed
+from core_media.processing.processed import Processed
 from core_media.reading.rows import FORM, GRID, Given, check_served
 from core_runtime.specs.checkpoint import ITEM_BYTES
 from core_runtime.weights.sent_tensor import sent_tensor

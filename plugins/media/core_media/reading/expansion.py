@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from core.api.errors import RequestError
 from core.api.messages import MediaItem
 from core_media.config import NOUNS, MediaConfig
-from core_media.processing.pool import Processed
+from core_media.processing.processed import Processed
 from core_tokens.chat.written_text import WrittenText, joined, spans_of, written
 
 

@@ -74,7 +74,9 @@ def _taken(
     kind = part.get("type") if isinstance(part, Mapping) else None
     if isinstance(part, PlacedPart):
         place = part.place
-    if not isinstance(kind, str) or (kind not in TYPES and kind not in OTHERS):
+    # What neither holds an item nor a text is not for templates, and a model that takes items says which.
+    is_unknown = isinstance(kind, str) and config is not None and not isinstance(part.get("text"), str)
+    if not isinstance(kind, str) or (kind not in TYPES and kind not in OTHERS and not is_unknown):
         return part
     modality = TYPES.get(kind, "")
     if config is None or modality not in config.places:

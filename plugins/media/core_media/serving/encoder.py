@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from core.api.adapters import AdaptersConfig
 from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
 from core_media.features import unpack
 from core_media.serving.aligner import Aligner
+from core_media.serving.tower_adapters import LinearChange, TowerAdapters
 from core_media.serving.widened import widen
 from core_media.sound.config import DECODER, ENCODER, SoundConfig
 from core_runtime.contracts import Loader
@@ -63,7 +65,11 @@ class Encoder:
             self._aligner = Aligner(decoder, _tensors(config, DECODER), self._dtype, sound)
             self.num_bytes += self._aligner.num_bytes
 
-    def rows(self, features: bytes) -> bytes:
+    def adapters(self, config: AdaptersConfig) -> TowerAdapters:
+        """Return a keeper without a module: no adapter changes an encoder."""
+        return TowerAdapters({}, config)
+
+    def rows(self, features: bytes, changes: Sequence[LinearChange] = ()) -> bytes:
         """Return the rows of a window, float32 [rows, size]. Raises ValueError for features that the encoder does not take."""
         [window] = unpack(features).values()
         with torch.inference_mode():
@@ -77,7 +83,7 @@ class Encoder:
             raise ValueError("times of words need --enable-word-times, and alignment_heads in generation_config.json")
         return self._aligner.times(rows, prompt, tokens, frames)
 
-    def embedded(self, modality: str, token_id: int) -> bytes:
+    def embedded(self, modality: str, token_id: int, changes: Sequence[LinearChange] = ()) -> bytes:
         """Raise ValueError: the tokens of this model have embeddings of the decoder alone."""
         raise ValueError(f"the encoder embeds no token, as {token_id}")
 

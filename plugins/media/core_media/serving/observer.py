@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, runtime_checkable
 
 import msgspec
 import numpy as np
 
+from core.api.errors import UserError
 from core.api.messages import EngineRequest, MediaItem
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey
@@ -31,8 +33,24 @@ from core_supervision.waiting_gate import WaitingGate
 if TYPE_CHECKING:
     from core_media.serving.encoder import Encoder
     from core_media.serving.tower import Tower
+    from core_media.serving.tower_adapters import LinearChange, TowerAdapters
+    from core_runtime.executor.adapters.towers import AdaptedTower
 
 logger = logging.getLogger(__name__)
+
+BEHIND_ADAPTERS: Final = 36
+"""Order of the gate where adapters change the tower: an adapter is in memory when its items are computed."""
+MOST_COMPLETE: Final = 1 << 16
+"""Sequences that are known to have their rows while they wait for their adapter again; others are computed once more."""
+
+
+@runtime_checkable
+class TowerAdaptingExecutor(Protocol):
+    """An executor that reads adapters in this process."""
+
+    def adapt_tower(self, tower: AdaptedTower) -> None:
+        """Have a tower keep what adapters change of it."""
+        ...
 
 
 class UnfitMedia(Exception):
@@ -55,6 +73,10 @@ class MediaObserver(WaitingGate):
 
     def __init__(self, media: MediaConfig) -> None:
         super().__init__()
+        if media.adapts_tower:
+            self.order = BEHIND_ADAPTERS
+        self._adapters: TowerAdapters | None = None
+        self._complete: OrderedDict[SequenceKey, None] = OrderedDict()
         self._media = media
         self._made: dict[SequenceKey, Future[Made]] = {}
         self._rows = RowCache(media.row_cache_bytes)
@@ -75,6 +97,12 @@ class MediaObserver(WaitingGate):
         self._engine = engine
         sound = self._media.sound
         self._tower = Tower(engine.config, self._media) if sound is None else Encoder(engine.config, sound)
+        if self._media.adapts_tower:
+            if not isinstance(engine.executor, TowerAdaptingExecutor):
+                raise UserError("--enable-tower-connector-lora: this executor reads adapters elsewhere; leave it out.")
+            assert engine.config.adapters is not None, "the configuration says that adapters change the tower"
+            self._adapters = self._tower.adapters(engine.config.adapters)
+            engine.executor.adapt_tower(self._adapters)
 
     def before_step(self) -> None:
         """Schedule the sequences whose rows are there, and end those whose tower failed."""
@@ -96,13 +124,25 @@ class MediaObserver(WaitingGate):
             media, params = ([_light(item) for item in request.media], request.params) if is_late else made.result()
             spans = spans_of(request.prompt_token_ids, media, self._media)
             whole = msgspec.structs.replace(request, media=media, spans=spans, params=params)
-            self._engine.sequences.add([whole], after=self)
+            if self._adapters is None or not request.adapter:
+                self._engine.sequences.add([whole], after=self)
+                continue
+            # Its adapter may have left memory meanwhile, so it passes that gate again, and then this one.
+            self._complete[whole.key] = None
+            while len(self._complete) > MOST_COMPLETE:
+                self._complete.popitem(last=False)
+            self._engine.sequences.add([whole])
 
     def hold(self, request: EngineRequest) -> bool:
         """Keep a sequence with media until their rows are computed."""
         if not request.media:
             return False
-        self._made[request.key] = self._thread.submit(self._compute, request)
+        if request.key in self._complete:
+            del self._complete[request.key]
+            if not any(item.features for item in request.media):
+                return False
+        changes = () if self._adapters is None else self._adapters.find(request.adapter)
+        self._made[request.key] = self._thread.submit(self._compute, request, changes)
         self.held.append(request)
         return True
 
@@ -137,8 +177,11 @@ class MediaObserver(WaitingGate):
             f"The tower failed on a {self._noun(request.media[0])} of this request ({type(error).__name__}: {error})."
         )
 
-    def _compute(self, request: EngineRequest) -> Made:
-        """Return the request's items with their rows, and its parameters; runs in the thread. Raises UnfitMedia."""
+    def _compute(self, request: EngineRequest, changes: Sequence[LinearChange] = ()) -> Made:
+        """Return the request's items with their rows, and its parameters; runs in the thread. Raises UnfitMedia.
+
+        changes: of the request's adapter in the tower.
+        """
         from core_runtime.executor.steps.input_embeddings import positions_of
 
         _check_places(request)
@@ -149,7 +192,7 @@ class MediaObserver(WaitingGate):
         made: list[MediaItem] = []
         params = request.params
         for item in request.media:
-            rows, grid = Computed(item.rows, item.grid) if item.rows else self._computed(request.tenant, item)
+            rows, grid = Computed(item.rows, item.grid) if item.rows else self._computed(request, item, changes)
             sound = self._media.sound
             # The rows of a sound to transcribe are what tokens attend to; those of other items stand for tokens.
             places = range(sound.rows) if sound is not None else positions_of(item, token_ids)
@@ -164,27 +207,27 @@ class MediaObserver(WaitingGate):
                 params = with_times(params, rules, steps)
             whole = msgspec.structs.replace(item, features=b"", rows=rows, levels=self._tower.levels, grid=grid)
             made += divided(whole, list(places)) if grid else [whole]
-            made += self._closing(item, request.prompt_token_ids)
+            made += self._closing(item, request.prompt_token_ids, changes)
         return Made(made, params)
 
-    def _computed(self, tenant: str, item: MediaItem) -> Computed:
+    def _computed(self, request: EngineRequest, item: MediaItem, changes: Sequence[LinearChange]) -> Computed:
         """Return the rows of an item, from the cache if they were there before; without those that are left out."""
-        key = RowKey(tenant, item.digest)
+        key = RowKey(request.tenant, item.digest, request.adapter if changes else "")
         found = self._rows.get(key)
         if found is None:
-            found = Computed(self._tower.rows(item.features), self._tower.grid(item.features))
+            found = Computed(self._tower.rows(item.features, changes), self._tower.grid(item.features))
             if self._media.pruning and self._modality(item) == VIDEO:
                 found = Computed(*pruned(*found, self._media.pruning))
             self._rows.put(key, found)
         return found
 
-    def _closing(self, item: MediaItem, token_ids: Sequence[int]) -> list[MediaItem]:
+    def _closing(self, item: MediaItem, token_ids: Sequence[int], changes: Sequence[LinearChange]) -> list[MediaItem]:
         """Return the token behind an item as another one, where the tower embeds it."""
         modality = self._modality(item)
         place = self._media.places.get(modality)
         if place is None or place.closing is None or token_ids[item.stop : item.stop + 1] != [place.closing]:
             return []
-        row = self._tower.embedded(modality, place.closing)
+        row = self._tower.embedded(modality, place.closing, changes)
         return [MediaItem(item.stop, item.stop + 1, f"{item.digest}.closing", place.closing, b"", row)]
 
     def _modality(self, item: MediaItem) -> str:

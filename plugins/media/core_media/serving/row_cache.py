@@ -10,10 +10,14 @@ from typing import NamedTuple
 
 
 class RowKey(NamedTuple):
-    """An item of a tenant: tenants share no rows, so that no answer's time tells whose picture is known."""
+    """An item of a tenant: tenants share no rows, so that no answer's time tells whose picture is known.
+
+    adapter: digest of the adapter that changes the tower; empty: none does.
+    """
 
     tenant: str
     digest: str
+    adapter: str = ""
 
 
 class Computed(NamedTuple):

@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from core.api.adapters import AdaptersConfig
 from core.api.config import EngineConfig
 from core.api.errors import CheckpointError, UserError
 from core.plugin.table import PluginTable
@@ -26,6 +27,7 @@ from core_media.families import unread, unserved
 from core_media.features import find, unpack
 from core_media.serving.absent_towers import without_towers
 from core_media.serving.sound_rows import sound_rows
+from core_media.serving.tower_adapters import LinearChange, TowerAdapters, adapted
 from core_media.serving.widened import widen
 from core_runtime.contracts import Loader
 from core_runtime.executor.plugin_loading import load_plugin
@@ -66,11 +68,18 @@ class Tower:
         self._per_second_last = getattr(self._model.config, "position_id_per_seconds", None)
         self.num_bytes = sum(each.numel() * each.element_size() for each in self._model.parameters())
 
-    def rows(self, features: bytes) -> bytes:
-        """Return the rows of an item, float32 [rows, size]. Raises ValueError for features that the tower does not take."""
+    def adapters(self, config: AdaptersConfig) -> TowerAdapters:
+        """Return the keeper of adapters that change this tower."""
+        return TowerAdapters(dict(self._model.named_modules()), config)
+
+    def rows(self, features: bytes, changes: Sequence[LinearChange] = ()) -> bytes:
+        """Return the rows of an item, float32 [rows, size]. Raises ValueError for features that the tower does not take.
+
+        changes: of the request's adapter.
+        """
         arrays = {name: torch.from_numpy(array) for name, array in unpack(features).items()}
         given = {name: each.to(self._dtype) if each.is_floating_point() else each for name, each in arrays.items()}
-        with torch.inference_mode():
+        with torch.inference_mode(), adapted(changes):
             if SOUND in given:
                 return bytes(sound_rows(self._model, given).float().contiguous().numpy())
             model = self._model
@@ -85,10 +94,10 @@ class Tower:
         """Raise ValueError: this model writes no transcripts."""
         raise ValueError("the tower aligns no tokens")
 
-    def embedded(self, modality: str, token_id: int) -> bytes:
-        """Return the row of a token that the tower of a modality embeds, float32 [size]."""
+    def embedded(self, modality: str, token_id: int, changes: Sequence[LinearChange] = ()) -> bytes:
+        """Return the row of a token that the tower of a modality embeds, float32 [size]. changes: as in `rows`."""
         embed = self._model.embed_audio if modality == AUDIO else self._model.embed_vision
-        with torch.inference_mode():
+        with torch.inference_mode(), adapted(changes):
             return bytes(embed(input_ids=torch.tensor([token_id])).float().contiguous().numpy())
 
     def grid(self, features: bytes) -> list[int]:

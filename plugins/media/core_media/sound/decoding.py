@@ -51,8 +51,9 @@ def decoded(data: bytes, rate: int, max_seconds: float, declared: str = "") -> S
     except (RequestError, MemoryError):
         raise
     except Exception as error:  # decoders raise whatever a damaged file leads to
+        reason = getattr(error, "strerror", None) or error  # PyAV's own text names a file, which has no name
         raise RequestError(
-            f"the {kind.partition(',')[0]} file is cut or damaged ({error}); expected a whole one"
+            f"the {kind.partition(',')[0]} file is cut or damaged ({reason}); expected a whole one"
         ) from error
     if len(samples) < LEAST_SECONDS * rate:
         raise RequestError(f"the sound is {len(samples) / rate:g} s long; expected at least {LEAST_SECONDS:g} s")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from core.api.messages import MediaItem
 from core_media.features import pack, unpack
-from core_media.processing.pool import Processed
+from core_media.processing.processed import Processed
 from core_media.sound.config import HOP_SECONDS, STEP_SECONDS, STRIDE, SoundConfig
 from core_media.sound.words import Word
 

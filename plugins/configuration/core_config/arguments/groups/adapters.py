@@ -54,6 +54,14 @@ class LoraArgs(ArgumentGroup, frozen=True, kw_only=True):
             since="0.2.0",
         ),
     ] = {}
+    enable_tower_connector_lora: Annotated[
+        bool,
+        Arg(
+            "Take adapters that change the tower of pictures, sounds or videos and its connector, too: linear layers, by A "
+            "and B.",
+            since="0.2.0",
+        ),
+    ] = False
     fully_sharded_loras: Annotated[
         bool, Arg("No effect: ranks divide the matrices of adapters as they divide those of the model.", since="0.2.0")
     ] = False

@@ -74,6 +74,18 @@ class MediaArgs(ArgumentGroup, frozen=True, kw_only=True):
         Arg("GiB of rows that towers have computed, kept for later prompts with the same media.", ge=0, since="0.2.0"),
     ] = 1.0
     mm_processor_cache_gb: Annotated[float, Arg("GiB of processed media that are kept.", ge=0, since="0.2.0")] = 1.0
+    mm_processor_cache_type: Annotated[
+        str,
+        Arg(
+            "Where processed media are kept: lru, each API process its own, or shm, in memory that all of them share "
+            "(--api-server-count).",
+            choices=("lru", "shm"),
+            since="0.2.0",
+        ),
+    ] = "lru"
+    mm_shm_cache_max_object_size_mb: Annotated[
+        int, Arg("MiB of the largest processed item that shared memory keeps.", ge=1, le=65_536, since="0.2.0")
+    ] = 128
     mm_processor: Annotated[
         str | None,
         Arg(

@@ -21,6 +21,7 @@ from core_runtime.executor.adapters.outer import OuterChanges
 from core_runtime.executor.adapters.own_tensors import OwnTensors
 from core_runtime.executor.adapters.placed import PlacedAdapters, ReadAdapter
 from core_runtime.executor.adapters.share import AdapterShare
+from core_runtime.executor.adapters.towers import AdaptedTower, TowerPart, divided
 from core_runtime.executor.adapters.updates import update_of
 from core_runtime.executor.adapters.whole import whole_changes
 from core_runtime.executor.host_memory import trim_memory
@@ -39,6 +40,7 @@ class AdapterReader:
     outer: prepares changes outside of blocks.
     own: reads the base model's own tensors.
     share: what this rank holds of adapters.
+    tower: keeps the part of an adapter that changes the tower; None: such an adapter is refused.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class AdapterReader:
         outer: OuterChanges,
         own: OwnTensors,
         share: AdapterShare | None = None,
+        tower: AdaptedTower | None = None,
     ) -> None:
         self._formats = formats
         self._fitting = fitting
@@ -56,6 +59,7 @@ class AdapterReader:
         self._outer = outer
         self._own = own
         self._share = share or AdapterShare(fitting.spec, Part())
+        self._tower = tower
 
     def read(self, source: AdapterSource) -> AdapterFacts:
         """Read an adapter and keep it. Raises UserError, in one sentence, when it cannot be used.
@@ -71,7 +75,10 @@ class AdapterReader:
         known = self._placed.find(contents.digest)
         if known is not None:
             return known.facts
-        fitted = self._fitting.fit(source.name, contents)
+        others: tuple[ModuleChange, ...] = ()
+        if self._tower is not None:
+            contents, others = divided(source.name, contents)
+        fitted = Fitted() if others and not contents.changes else self._fitting.fit(source.name, contents)
         share = self._share
         share.check(source.name, fitted)
         self._drop_copies(fitted)
@@ -86,10 +93,11 @@ class AdapterReader:
         except ValueError as error:
             raise UserError(f"Adapter '{source.name}' does not fit the model: {error}.") from error
         parts = (*layers.values(), *norms.values(), *whole.values(), embedding, head, packed_head, classes)
+        part = TowerPart() if self._tower is None else self._tower.keep(source.name, contents.digest, others)
         facts = AdapterFacts(
             digest=contents.digest,
-            rank=fitted.rank,
-            nbytes=sum(part.nbytes for part in parts if part is not None),
+            rank=max(fitted.rank, part.rank),
+            nbytes=part.nbytes + sum(one.nbytes for one in parts if one is not None),
             invocation_tokens=contents.invocation_tokens,
         )
         changes = [part.change for parts in fitted.layers.values() for part in parts]

@@ -19,6 +19,7 @@ from typing import Final
 from core.api.errors import CheckpointError, UserError
 from core_runtime.models.adapters.layers import adapted_norms, adapted_parts
 from core_runtime.models.adapters.whole_modules import whole_modules
+from core_runtime.models.families.wrappers import NOT_OF_THE_TEXT
 from core_runtime.models.tensors.weight_map import TensorView, WeightMap
 from core_runtime.specs.checkpoint import TensorInfo
 from core_runtime.specs.decoder_spec import DecoderSpec
@@ -170,6 +171,11 @@ class Places:
     def _nothing(self, name: str, module: str) -> str:
         tensor = f"{module}.weight"
         reason = self._names_of({tensor: TensorInfo(tensor, (1, 1), "F32", 4, 0, 0, tensor)}).ignored.get(tensor)
+        if reason == NOT_OF_THE_TEXT:
+            return (
+                f"Adapter '{name}' changes {module}, which is of a tower or its connector; start with "
+                "--enable-tower-connector-lora, or train one without such modules (peft's target_modules)."
+            )
         why = f" ({reason})" if reason else ""
         near = get_close_matches(module, list(self._known.values()), n=3, cutoff=0.5)
         hint = f" Names like it are {', '.join(near)}." if near else ""
