@@ -36,9 +36,7 @@ def main() -> int:
         save_checkpoint(model)
         shapes = shapes_of(str(model))
         paths = [write_adapter(Path(home, str(seed)), shapes, rank, seed) for seed, rank in enumerate(RANKS)]
-        early, late = looped(model, paths, options.loads)
-    for number, held in ((FIRST, early), (options.loads, late)):
-        print(f"{held.megabytes:.1f} MB and {held.maps} maps after {number} loads")
+        early, late = looped(model, paths, options.loads, report_every=FIRST)
     is_flat = late.megabytes - early.megabytes <= GROWTH_MB and late.maps - early.maps <= GROWTH_MAPS
     return 0 if is_flat else 1
 
@@ -52,9 +50,17 @@ class Held:
 
 
 def looped(
-    model: Path, paths: list[Path], loads: int, first: int = FIRST, ask_every: int = ASK_EVERY
+    model: Path,
+    paths: list[Path],
+    loads: int,
+    first: int = FIRST,
+    ask_every: int = ASK_EVERY,
+    report_every: int = 0,
 ) -> tuple[Held, Held]:
-    """Return what this process holds after the first loads and after all. loads: more than `first`."""
+    """Return what this process holds after the first loads and after all. loads: more than `first`.
+
+    report_every: print what it holds after as many loads again; 0: never.
+    """
     begin = time.monotonic()
     llm = LLM(
         model=str(model),
@@ -79,6 +85,9 @@ def looped(
             assert llm.remove_lora(number)
             if number == first:
                 early = held_now()
+            if report_every and number % report_every == 0:
+                held = held_now()
+                print(f"{held.megabytes:.1f} MB and {held.maps} maps after {number} loads", flush=True)
         print(f"{(time.monotonic() - begin) / loads * 1000:.1f} ms a load")
         return early, held_now()
     finally:

@@ -76,6 +76,57 @@ def with_magnitude_and_bias(tensors: dict) -> None:
             tensors[f"{module}lora_B.bias"] = torch.ones(len(tensor))
 
 
+def with_bias_of_b(tensors: dict) -> None:
+    for name, tensor in list(tensors.items()):
+        if name.endswith("q_proj.lora_B.weight"):
+            tensors[name.replace("weight", "bias")] = torch.ones(len(tensor))
+
+
+def with_bias_of_base(tensors: dict) -> None:
+    tensors["base_model.model.model.layers.0.self_attn.q_proj.base_layer.bias"] = torch.ones(64)
+
+
+REFUSED_BY_PEFT: list[tuple[Callable[[dict], None], Callable[[dict], None], str]] = [
+    (
+        setting(layers_to_transform=[99]),
+        nothing,
+        "names layer 99, but there is no tensor of such a layer; .*layers 0, 1, 2",
+    ),
+    (setting(layers_to_transform=99), nothing, "names layer 99"),
+    (setting(layers_to_transform="x"), nothing, "layers_to_transform is 'x', expected a list"),
+    (setting(layers_to_transform=[-1]), nothing, "expected a list of layers' numbers"),
+    (setting(layers_to_transform=[0], layers_pattern="h"), nothing, r"are tensors of layers \(none\)"),
+    (setting(layers_to_transform=[0], target_modules=".*proj"), nothing, "with a pattern as target_modules"),
+    (setting(layers_pattern="layers"), nothing, "without layers_to_transform"),
+    (setting(layers_to_transform=[0], layers_pattern="("), nothing, "no regular expression"),
+    (setting(layers_to_transform=[0], layers_pattern=7), nothing, "expected a name such as 'layers'"),
+    (setting(exclude_modules=7), nothing, "exclude_modules is 7, expected a list of names"),
+    (setting(exclude_modules="["), nothing, "exclude_modules is '\\[', which is no regular expression"),
+    (setting(target_modules=7), nothing, "target_modules is 7, expected a list of names"),
+    (setting(target_modules="["), nothing, "target_modules is '\\[', which is no regular expression"),
+    (setting(alpha_pattern=[]), nothing, "alpha_pattern is .*, expected an object"),
+    (setting(bias="some"), nothing, "bias is 'some', expected one of none, all, lora_only"),
+    (setting(init_lora_weights="nope"), nothing, "init_lora_weights is 'nope', expected one of"),
+    (setting(task_type="nope"), nothing, "task_type is 'nope', expected one of"),
+    (setting(lora_dropout=2.0), nothing, "lora_dropout is 2.0, expected a number from 0 to 1"),
+    (setting(trainable_token_indices=[1, 2]), nothing, "but there is no tensor with rows of tokens"),
+]
+LEFT_OUT_BY_PEFT: list[tuple[Callable[[dict], None], Callable[[dict], None], str]] = [
+    (setting(lora_alpha=0), nothing, "lora_alpha is 0, so the adapter changes nothing"),
+    (
+        setting(layers_to_transform=[0]),
+        nothing,
+        "layers_to_transform leaves its layer out, so peft would leave them out",
+    ),
+    (setting(exclude_modules=["q_proj"]), nothing, "q_proj, but exclude_modules names it"),
+    (setting(exclude_modules=".*q_proj"), nothing, "q_proj, but exclude_modules names it"),
+    (setting(target_modules=["q_proj"]), nothing, "target_modules does not name it"),
+    (setting(target_modules=".*q_proj"), nothing, "target_modules does not name it"),
+    (setting(target_modules=[]), nothing, "target_modules does not name it"),
+    (nothing, with_bias_of_b, "lora_bias is False, but .*q_proj has a bias of B"),
+    (nothing, with_bias_of_base, "it has a bias for .*q_proj, which has none in the model"),
+]
+"""Whatever peft would load without the part that a configuration and its tensors do not agree about."""
 CASES: list[tuple[Callable[[dict], None], Callable[[dict], None], str]] = [
     (setting(peft_type="IA3"), nothing, "peft_type is 'IA3'"),
     (setting(use_rslorra=True), nothing, "the key 'use_rslorra' is unknown.*Did you mean 'use_rslora'"),
@@ -109,6 +160,8 @@ CASES: list[tuple[Callable[[dict], None], Callable[[dict], None], str]] = [
     (nothing, replaced(FIRST, torch.full((8, 64), torch.nan)), "not finite"),
     (nothing, replaced(FIRST, torch.zeros(8, 64, dtype=torch.int32)), "expected floating-point numbers"),
     (nothing, dict.clear, "changes no module"),
+    *REFUSED_BY_PEFT,
+    *LEFT_OUT_BY_PEFT,
 ]
 
 
@@ -122,6 +175,29 @@ def test_it_is_one_sentence(
         made.load(bad)
     assert "\n" not in str(error.value)
     assert bits_of(made.run([(PROMPT, adapter)], ASKED)[0]) == before
+
+
+AGREE: list[Callable[[dict], None]] = [
+    setting(layers_to_transform=[0, 1, 2], layers_pattern="layers"),
+    setting(layers_to_transform=[0, 1, 2], layers_pattern=["h", "layers"]),
+    setting(exclude_modules=["lm_head"]),
+    setting(exclude_modules=".*head"),
+    setting(target_modules=r".*\.(self_attn|mlp)\..*_proj"),
+    setting(target_modules="(?:.*?(?:a|b).*?(?:c|d).*?)|(?:.*?.*?.*?.*)"),
+    setting(target_modules="all-linear", target_parameters=["gate.weight"]),
+    setting(layer_replication=[], init_lora_weights="orthogonal", task_type=None, layers_to_transform=[]),
+]
+"""Configurations that say the same as the tensors. The longest pattern may take too long to be matched, so that the names
+of the tensors decide alone.
+"""
+
+
+@pytest.mark.parametrize("config", AGREE)
+def test_what_agrees_is_served(made: AdapterEngine, adapter: Path, tmp_path: Path, config: object) -> None:
+    same = copied(adapter, tmp_path / "same", config, nothing)  # type: ignore[arg-type]
+    made.load(same)
+    assert bits_of(made.run([(PROMPT, same)], ASKED)[0]) == bits_of(made.run([(PROMPT, adapter)], ASKED)[0])
+    made.drop(same)
 
 
 def test_a_rank_over_the_limit_names_the_argument(made: AdapterEngine, tiny_llama: Path, tmp_path: Path) -> None:

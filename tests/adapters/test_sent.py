@@ -161,7 +161,7 @@ BAD: list[tuple[Callable[[dict[str, Any]], None], str]] = [
     (place(offset=1 << 40), "ends at byte"),
     (place(shape=[1 << 50] * 8), "ends at byte"),
     (place(dtype="int32"), "has type int32, expected one of F64, F32, F16, BF16"),
-    (place(name=FIRST.replace("q_proj", "qq_proj")), "has a matrix B but no A"),
+    (place(name=FIRST.replace("q_proj", "qq_proj")), "qq_proj, but target_modules does not name it"),
     (place(shape=[4, 8]), "A and B of .* have the shapes|has 4 rows|inputs"),
     (twice, "is named twice"),
     (many, "the tensors overlap"),

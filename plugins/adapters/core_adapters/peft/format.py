@@ -16,11 +16,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from core.api.errors import CheckpointError, UserError, nearest
+from core.api.errors import CheckpointError, UserError
 from core_adapters.digests import FileDigests
 from core_adapters.files import digest_of, pickled_tensors_of, safetensors_of, sent_tensors
 from core_adapters.peft.keys import check_keys
 from core_adapters.peft.patterns import LONGEST_MODULE, compiled
+from core_adapters.peft.targets import Targets, is_named, names_of
 from core_adapters.sent import SentPlace
 from core_runtime.weights.adapter_contents import AdapterContents, ModuleChange
 from core_tokens.checkpoint_files import inside, parse_json, read_json
@@ -123,6 +124,7 @@ class _Reading:
         self._path = path
         self._config = config
         self._ranks = compiled(path, "rank_pattern", config.get("rank_pattern"))
+        self._targets = Targets(path, config)
         self._alphas = compiled(path, "alpha_pattern", config.get("alpha_pattern"))
 
     def changes(self, tensors: Mapping[str, Tensor]) -> tuple[ModuleChange, ...]:
@@ -135,13 +137,16 @@ class _Reading:
                     f"{self._path}: tensor '{name}' has type {tensor.dtype}, expected floating-point numbers."
                 )
             fields.setdefault(module, {})[field] = tensor
-        self._check_targets(fields)
+        self._targets.check(fields)
         changes = []
-        for module, found in sorted(self._with_parameters(fields).items()):
+        named = self._with_parameters(fields)
+        for module, found in sorted(named.items()):
             change = self._change(module, {field: one for field, one in found.items() if field != "tokens"})
             if "tokens" in found:
                 change = replace(change, tokens=(self._token_ids(module, len(found["tokens"])), found["tokens"]))
             changes.append(change)
+        if changes and not any(_has_effect(change) for change in changes):
+            raise UserError(f"{self._path}: lora_alpha is 0, so the adapter changes nothing; expected another number.")
         return tuple(changes)
 
     def invocation_tokens(self) -> tuple[int, ...]:
@@ -169,7 +174,7 @@ class _Reading:
         peft wraps such a module once for each changed parameter, in the order in which the module defines them, so names
         nest: the tensors of the first one are the innermost.
         """
-        targets = self._list("target_parameters")
+        targets = names_of(self._path, self._config, "target_parameters")
         levels: dict[str, int] = {}
         for module in fields:
             if module.endswith((".experts", ".experts.base_layer")):
@@ -181,7 +186,7 @@ class _Reading:
             if plain not in levels:
                 found[module] = tensors
                 continue
-            names = [name for name in STACKED if any(_is_named(f"{plain}.{name}", target) for target in targets)]
+            names = [name for name in STACKED if any(is_named(f"{plain}.{name}", target) for target in targets)]
             if len(names) != levels[plain]:
                 raise UserError(
                     f"{self._path}: {plain} has tensors of {levels[plain]} parameters, but target_parameters names "
@@ -195,7 +200,7 @@ class _Reading:
         """Return the tokens whose rows of a module are replaced, int64 [count]. Raises UserError."""
         found = self._config.get("trainable_token_indices")
         if isinstance(found, dict):
-            found = next((ids for name, ids in found.items() if _is_named(module, name)), None)
+            found = next((ids for name, ids in found.items() if is_named(module, name)), None)
         if not isinstance(found, list) or any(type(token) is not int or token < 0 for token in found):
             raise UserError(
                 f"{self._path}: trainable_token_indices is {found!r:.60} for {module}, expected a list of token ids."
@@ -205,25 +210,6 @@ class _Reading:
                 f"{self._path}: trainable_token_indices names {len(found)} tokens, the tensor of {module} has {count} rows."
             )
         return torch.tensor(found, dtype=torch.int64)
-
-    def _check_targets(self, modules: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Check that whatever the configuration says is changed has tensors, as far as names show it."""
-        names = self._list("modules_to_save")
-        # peft itself adds `classifier` and `score` for models with classes, which have one of them.
-        if names and not any(_is_inside(module, name) for module in modules for name in names):
-            raise UserError(
-                f"{self._path}: modules_to_save names {', '.join(names)}, but there is no tensor of such a module."
-            )
-        targets = self._config.get("target_modules")
-        if not modules or isinstance(targets, str) or not targets:  # a string is a pattern, or "all-linear"
-            return
-        for name in self._list("target_modules"):
-            if not any(_is_named(module, name) for module in modules):
-                known = sorted({module.rpartition(".")[2] for module in modules})
-                raise UserError(
-                    f"{self._path}: target_modules names '{name}', but there is no tensor of such a module; there are "
-                    f"tensors of {', '.join(known)}.{nearest(name, known)}"
-                )
 
     def _change(self, module: str, found: Mapping[str, Tensor]) -> ModuleChange:
         a, b = found.get("a"), found.get("b")
@@ -246,6 +232,11 @@ class _Reading:
                 f"{self._path}: use_dora is {self._config.get('use_dora')}, but {module} has "
                 f"{'a' if 'magnitude' in found else 'no'} magnitude."
             )
+        if "added_bias" in found and not self._config.get("lora_bias"):
+            raise UserError(
+                f"{self._path}: lora_bias is {self._config.get('lora_bias')}, but {module} has a bias of B, which peft would "
+                "leave out; correct the configuration, or leave the tensor out."
+            )
         if "magnitude" in found and "added_bias" in found:
             raise UserError(f"{self._path}: {module} has both a magnitude (DoRA) and a bias of B, which is not served.")
         return ModuleChange(module, scale=self._scale(module, a.shape[0]), **found)
@@ -266,18 +257,8 @@ class _Reading:
     def _matched(self, module: str, patterns: Sequence[tuple[re.Pattern[str], Any]], usual: Any) -> Any:
         return next((value for pattern, value in patterns if pattern.match(module)), usual)
 
-    def _list(self, key: str) -> Sequence[str]:
-        found = self._config.get(key) or ()
-        if isinstance(found, str) or not all(isinstance(one, str) for one in found):
-            raise UserError(f"{self._path}: {key} is {found!r:.60}, expected a list of names.")
-        return tuple(found)
 
-
-def _is_inside(module: str, name: str) -> bool:
-    """Whether a module has a name, or one around it does: a saved `classifier` may have layers of its own."""
-    return f".{name}." in f".{module}."
-
-
-def _is_named(module: str, name: str) -> bool:
-    """Whether a module has a name, or ends with it."""
-    return module == name or module.endswith(f".{name}")
+def _has_effect(change: ModuleChange) -> bool:
+    """Whether a change is more than a product of matrices times 0."""
+    others = (change.magnitude, change.bias, change.weight, change.tokens)
+    return change.scale != 0 or any(one is not None for one in others)

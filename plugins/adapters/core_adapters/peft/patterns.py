@@ -25,7 +25,7 @@ def compiled(path: str, key: str, found: Any) -> list[tuple[re.Pattern[str], Any
 
     Raises UserError for what is no object of patterns, or for a pattern that may take too long.
     """
-    found = found or {}
+    found = {} if found is None else found
     if not isinstance(found, Mapping):
         raise UserError(f"{path}: {key} is {found!r:.60}, expected an object.")
     if len(found) > MOST_PATTERNS:

@@ -232,6 +232,8 @@ class Fitting:
             problem = f"A of {change.module} has {change.a.shape[1]} inputs, the model's matrix has {inputs}"
         elif b is not None and b.shape[0] != rows:
             problem = f"B of {change.module} has {b.shape[0]} outputs, the model's matrix has {rows}"
+        if change.bias is not None and not part.part.bias:
+            problem = f"it has a bias for {change.module}, which has none in the model"
         if problem:
             raise UserError(f"Adapter '{name}': {problem}; the adapter belongs to another base model.")
         vectors = {what: _ordered(_vector(name, change, what, rows, view), part.orders) for what in VECTORS}

@@ -122,39 +122,64 @@ LANE void apply_update(const LowRankPart &part, long n, long at, F acc, float *y
         store_part(y, value, high);
 }
 
+// Sums of h over the ranks for V vectors of outputs. Both vectors take a number of h from the same register: in the other order
+// the compiler keeps all numbers of a step in registers and the sums in memory.
+template <class Element, int R, int V>
+LANE void outer_sums(const float *const (&h)[R], const uint8_t *b, long rank, F (&acc)[R][V]) {
+    constexpr long kInputs = Element::kInputs, kStep = kPanel * Element::kBytes;
+    const long steps = rank / kInputs;
+    F values[V][2];
+    for (long step = 0; step < steps; step++) {
+        for (int v = 0; v < V; v++) {
+            const uint8_t *place = b + step * kStep + v * 16 * Element::kBytes;
+            if (R >= kLeastFetching) __builtin_prefetch(place + kOuterFetch);
+            Element::read(place, values[v]);
+        }
+        for (long i = 0; i < kInputs; i++)
+            for (int r = 0; r < R; r++) {
+                const F number = set1(h[r][step * kInputs + i]);
+                for (int v = 0; v < V; v++) acc[r][v] = fma(values[v][i], number, acc[r][v]);
+            }
+    }
+    if (rank % kInputs == 0) return;
+    for (int v = 0; v < V; v++) {
+        Element::read(b + steps * kStep + v * 16 * Element::kBytes, values[v]);
+        for (int r = 0; r < R; r++) acc[r][v] = fma(values[v][0], set1(h[r][rank - 1]), acc[r][v]);
+    }
+}
+
+// Whether an update changes all outputs of a panel, by adding to them alone.
+LANE bool only_adds(const LowRankPart &part, long panel) {
+    return part.rank && !part.gain && !part.shift && part.first <= panel * kPanel && (panel + 1) * kPanel <= part.first + part.n;
+}
+
 template <class Element, int R, int V>
 LANE void outer_block(const LowRankTask &t, const LowRankPart &part, long panel, long vector, long row) {
     const long own = panel - part.first / kPanel; // the panel's number in B
     constexpr long kInputs = Element::kInputs, kStep = kPanel * Element::kBytes;
-    const long steps = part.rank / kInputs;
     const uint8_t *b = part.b + own * ((part.rank + kInputs - 1) / kInputs) * kStep + vector * 16 * Element::kBytes;
     const float *h[R];
-    for (int r = 0; r < R; r++) h[r] = t.inner + (row + r) * t.inner_stride + part.offset;
+    float *out[R];
     F acc[R][V];
-    for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) acc[r][v] = zero();
-    for (long step = 0; step < steps; step++)
-        for (int v = 0; v < V; v++) {
-            F values[2];
-            const uint8_t *place = b + step * kStep + v * 16 * Element::kBytes;
-            if (R >= kLeastFetching) __builtin_prefetch(place + kOuterFetch);
-            Element::read(place, values);
-            for (long i = 0; i < kInputs; i++)
-                for (int r = 0; r < R; r++) acc[r][v] = fma(values[i], set1(h[r][step * kInputs + i]), acc[r][v]);
-        }
-    if (part.rank % kInputs)
-        for (int v = 0; v < V; v++) {
-            F values[2];
-            Element::read(b + steps * kStep + v * 16 * Element::kBytes, values);
-            for (int r = 0; r < R; r++) acc[r][v] = fma(values[0], set1(h[r][part.rank - 1]), acc[r][v]);
-        }
     for (int r = 0; r < R; r++) {
-        float *out = t.out + t.rows[row + r] * t.out_stride;
+        h[r] = t.inner + (row + r) * t.inner_stride + part.offset;
+        out[r] = t.out + t.rows[row + r] * t.out_stride + panel * kPanel + vector * 16;
+        for (int v = 0; v < V; v++) acc[r][v] = zero();
+        if (R >= kLeastFetching)
+            for (int v = 0; v < V; v++) __builtin_prefetch(out[r] + v * 16, 1);
+    }
+    outer_sums<Element, R, V>(h, b, part.rank, acc);
+    if (only_adds(part, panel)) {
+        const F scale = set1((float)part.scale);
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++) store(out[r] + v * 16, fma(scale, acc[r][v], load(out[r] + v * 16)));
+        return;
+    }
+    for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) {
             const long n = panel * kPanel + (vector + v) * 16;
-            apply_update(part, n, own * kPanel + (vector + v) * 16, acc[r][v], out + n);
+            apply_update(part, n, own * kPanel + (vector + v) * 16, acc[r][v], out[r] + v * 16);
         }
-    }
 }
 
 template <class Element, int R>
