@@ -152,6 +152,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     processor_timeout_s: seconds that a call of a logits processor may take.
     adapters:          limits of adapters; None: there are none.
     data_parallel_size: engines of the group that this is a configuration of. data_parallel_rank: of the first one, or this one.
+    data_parallel_started: engines of it that run at the start; the others when the server is scaled; 0: all run.
     aggregate_stats_log: one periodic log line for all engines of a group.
     media:             a `MediaConfig`, or its plain values as of `draft`; None: prompts carry text.
     """
@@ -191,5 +192,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     adapters: AdaptersConfig | None = None
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
+    data_parallel_started: int = 0
     aggregate_stats_log: bool = False
     media: Any = None

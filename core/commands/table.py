@@ -11,7 +11,7 @@ COMMANDS: Final = "core-engine-commands"
 _ALL: Final = """
     serve chat complete run-batch bench tune collect-env models plugins.list plugins.show plugins.explain plugins.check
     plugins.new plugins.doctor config.explain config.show config.schema kv.audit kv.check kv.list kv.verify kv.clear convert
-    save-sharded build-kernels kernels dashboard completion nodes.answer nodes.check
+    save-sharded build-kernels kernels dashboard completion nodes.answer nodes.check scale
 """
 KNOWN: Final = {name: CORE if name == "plugins.list" else COMMANDS for name in _ALL.split()}
 """Distribution by command; a dot separates the words of a command of two words."""

@@ -1,4 +1,7 @@
-"""`core serve --api-server-count 2` over a fake model in a real engine process, or in as many as the first word says."""
+"""`core serve --api-server-count 2` over a fake model in a real engine process, or in as many as the first word says.
+
+The second word, if there is one, is how many of these run at the start.
+"""
 
 import os
 import sys
@@ -27,7 +30,8 @@ def spawn_fake(executor: str | None = None, files: SharedFiles | None = None) ->
 def resolve(words: list[str]) -> object:
     queue = {"max_num_queued_reqs": 5}
     config = make_config(options={"delay_s": 0.01}, max_model_len=256, scheduler=queue, restarts=RestartConfig())
-    config = msgspec.structs.replace(config, data_parallel_size=int(sys.argv[1] if len(sys.argv) > 1 else 1))
+    size, started = (*map(int, sys.argv[1:]), *(1, 0)[len(sys.argv) - 1 :])
+    config = msgspec.structs.replace(config, data_parallel_size=size, data_parallel_started=started)
     server = ServerConfig(port=0, api_server_count=2, shutdown_timeout=20.0)
     return SimpleNamespace(engine=config, server=server, manifest=SimpleNamespace(tokenizer=byte_source()))
 

@@ -122,9 +122,10 @@ def knocking(url: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def several(tmp_path: Path, num_engines: int = 1) -> Iterator[Several]:
+def several(tmp_path: Path, num_engines: int = 1, num_started: int = 0) -> Iterator[Several]:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with announced([sys.executable, "-m", "tests.apis.serve_several", str(num_engines)], environment) as (process, url):
+    words = [sys.executable, "-m", "tests.apis.serve_several", str(num_engines), str(num_started)]
+    with announced(words, environment) as (process, url):
         yield Several(process, url)
 
 

@@ -136,7 +136,7 @@ def test_a_body_without_a_path_is_answered_by_its_kind(server: RunningServer) ->
 
 
 def test_paths_of_others_say_what_to_use(server: RunningServer) -> None:
-    for path, words in (("/v1/moderations", "/classify"), ("/scale_elastic_ep", "--data-parallel-size")):
+    for path, words in (("/v1/moderations", "/classify"), ("/scale_elastic_ep", "--enable-elastic-ep")):
         assert words in post(server, path, {}, 404)["error"]["message"]
 
 

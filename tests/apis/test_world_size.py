@@ -11,16 +11,23 @@ from core.api.errors import RequestError
 from core_apis.routes import weights
 from core_config.resolve import resolve
 from core_config.served.server_config import ServerConfig
+from core_frontend.group.member import EngineState
 
 
 async def test_ranks_and_engines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = SimpleNamespace(server=ServerConfig(num_ranks=4, num_engines=3))
+    engine = SimpleNamespace(engines=[])
+    context = SimpleNamespace(server=ServerConfig(num_ranks=4, num_engines=3), engine=engine)
     monkeypatch.setattr(weights, "context_of", lambda request: context)
     app = FastAPI()
     app.include_router(weights.router)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as http:
         for query, count in (("", 12), ("?include_dp=true", 12), ("?include_dp=false", 4)):
             assert (await http.get(f"/get_world_size{query}")).json() == {"world_size": count}
+        places = ("running", "running", "restarting", "drained", "starting", "ended")
+        engine.engines = [EngineState(index, state, 0, 0) for index, state in enumerate(places)]
+        assert (await http.get("/get_world_size")).json() == {"world_size": 16}, "the server has grown"
+        engine.engines = engine.engines[:2]
+        assert (await http.get("/get_world_size")).json() == {"world_size": 12}, "others are behind other addresses"
         with pytest.raises(RequestError, match="expected true or false"):
             await http.get("/get_world_size?include_dp=maybe")
 

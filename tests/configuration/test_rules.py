@@ -108,6 +108,7 @@ SPECULATOR["speculators_config"] = {
 }
 
 # check, a case without findings, a case with one, and what is found: words of a problem or warning, or (name, value)
+ELASTIC = {"enable_elastic_ep": True, "elastic_ep_max_dp_size": 3}
 PORTS = {"data_parallel_multi_port_external_lb": True, "data_parallel_size": 2}
 
 CASES = [
@@ -382,6 +383,18 @@ CASES = [
      "give the second alone"),
     ("one_mode_is_named", [{"data_parallel_size": 2, "data_parallel_size_local": 2}], [{"data_parallel_size_local": 2}],
      "more than all engines"),
+    ("engines_come_and_go_in_one_command", [ELASTIC, {"context": "serve"}], [ELASTIC, {"context": "llm"}], "only `core serve`"),
+    ("engines_come_and_go_in_one_command", [{"enable_elastic_ep": True, "data_parallel_size": 2}, {"context": "serve"}],
+     [{"enable_elastic_ep": True}, {"context": "serve"}], "give --elastic-ep-max-dp-size"),
+    ("engines_come_and_go_in_one_command", [ELASTIC | {"data_parallel_size": 3}, {"context": "serve"}],
+     [ELASTIC | {"data_parallel_size": 4}, {"context": "serve"}], "is below --data-parallel-size 4"),
+    ("engines_come_and_go_in_one_command", [{}], [{"elastic_ep_max_dp_size": 3}], "no effect without --enable-elastic-ep"),
+    ("engines_come_and_go_in_one_command", [ELASTIC, {"context": "serve"}],
+     [ELASTIC | {"data_parallel_size": 2, "data_parallel_rank": 1}, {"context": "serve"}], "not with --data-parallel-rank"),
+    ("engines_come_and_go_in_one_command", [ELASTIC, {"context": "serve"}],
+     [ELASTIC | {"data_parallel_size_local": 1}, {"context": "serve"}], "not with --data-parallel-size-local"),
+    ("one_rank_is_bound", [{"numa_bind": True}], [ELASTIC | {"numa_bind": True}], "--elastic-ep-max-dp-size is 3"),
+    ("groups_share_out_processors", [{"elastic_ep_max_dp_size": 3}, GPU], [ELASTIC, GPU], "--elastic-ep-max-dp-size 3: a"),
     ("ranks_are_of_the_group", [{"data_parallel_size": 2, "data_parallel_rank": 1}],
      [{"data_parallel_size": 2, "data_parallel_rank": 2}], "--data-parallel-rank: rank 2 is not among the 2"),
     ("ranks_are_of_the_group",

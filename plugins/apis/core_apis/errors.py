@@ -63,6 +63,9 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         ),
         **dict.fromkeys(("/pause", "/resume", "/is_paused"), "--enable-sleep-mode or --weight-transfer-config"),
         **dict.fromkeys(("/drain_engine", "/undrain_engine", "/rebalance_engines"), "--data-parallel-size"),
+        **dict.fromkeys(
+            ("/scale_elastic_ep", "/is_scaling_elastic_ep"), "--enable-elastic-ep --elastic-ep-max-dp-size N"
+        ),
         "/collective_rpc": "--worker-extension-cls or --weight-transfer-config",
     }
 )
@@ -77,10 +80,6 @@ UNSERVED: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             ("/v1/messages/render", "/v1/responses/render"),
             "Render the same conversation with /v1/chat/completions/render.",
-        ),
-        **dict.fromkeys(
-            ("/scale_elastic_ep", "/is_scaling_elastic_ep"),
-            "The number of ranks is that of the start (--data-parallel-size); POST /drain_engine?engine=N empties one of them.",
         ),
         **dict.fromkeys(
             ("/fault_tolerance/apply", "/fault_tolerance/status"),

@@ -43,6 +43,8 @@ from core_apis.protocol.operation import (
     PausedAnswer,
     ProfileAnswer,
     ResetAnswer,
+    ScaleRequest,
+    ScalingAnswer,
     ServerInfo,
     SleepingAnswer,
     StatusAnswer,
@@ -75,7 +77,7 @@ from core_apis.token_io.forms import (
     GenerateRequest,
     GenerateResponse,
 )
-from core_frontend.group.orders import Drained, Moved
+from core_frontend.group.orders import Drained, Moved, Scaled
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -203,6 +205,8 @@ OPERATIONS: dict[str, Operation] = {
     "/drain_engine": Operation(Drained, errors=(404, 409)),
     "/undrain_engine": Operation(StatusAnswer, errors=(404, 409)),
     "/rebalance_engines": Operation(Moved, errors=(409,)),
+    "/scale_elastic_ep": Operation(Scaled, ScaleRequest, errors=(*BODY, 409, 503)),
+    "/is_scaling_elastic_ep": Operation(ScalingAnswer),
     "/init_weight_transfer_engine": Operation(WeightsAnswer, InitRequest, errors=BODY),
     "/update_weights": Operation(WeightsAnswer, UpdateRequest, errors=(*BODY, 403)),
     "/start_weight_update": Operation(WeightsAnswer, BeginRequest, errors=BODY),

@@ -25,6 +25,7 @@ from core_config.adapters import adapters_config
 from core_config.audit import audit_settings
 from core_config.compilation import compilation_config
 from core_config.generation import eos_token_ids, generation_defaults, override_name
+from core_config.group_size import engines_at_start
 from core_config.media import media_config
 from core_config.plugin_choices import plugin_choices
 from core_config.profiler import profiler_config
@@ -113,6 +114,7 @@ def engine_config(
         adapters=adapters_config(settings),
         data_parallel_size=num_engines(settings),
         data_parallel_rank=first_rank(settings),
+        data_parallel_started=engines_at_start(settings),
         aggregate_stats_log=settings["aggregate_engine_logging"],
         media=media_config(settings, checkpoint.path, checkpoint.manifest, plugins, pooling),
     )

@@ -68,8 +68,8 @@ def layout_cost(
     experts: how the ranks of a stage share experts.
     context: ranks that divide keys by positions.
     """
-    engines, ranks = engine.data_parallel_size, tensor * stages
-    if ranks == engines == 1:
+    engines, ranks = engine.data_parallel_started or engine.data_parallel_size, tensor * stages
+    if ranks == engine.data_parallel_size == 1:
         return None
     steps = {}
     weights = bytes_without_copies(spec, experts, memory.weights, engine.model.dtype)
@@ -87,6 +87,11 @@ def layout_cost(
             layout = Layout(tensor=tensor, pipeline=stages, experts=experts)
             steps[name] = step_cost(spec, layout, step, machine, flights, weights)
     apart = [f"nothing is sent between the {engines} engines; each reads its own weights"] if engines > 1 else []
+    if engine.data_parallel_started:
+        most = engine.data_parallel_size
+        apart.append(
+            f"--elastic-ep-max-dp-size: up to {most} engines, with 1 of {most} shares of the compute threads each"
+        )
     shared = _shared_experts(spec, memory, tensor, experts)
     if isinstance(spec, DecoderSpec):
         part = spec.local(Part(size=tensor, experts=experts))

@@ -288,6 +288,7 @@ class AsyncEngine:
             await asyncio.to_thread(self.grammars.close)
             if self.moves is not None:
                 self.moves.close()
+                await self.moves.scaling.close()
             if self._recovery is not None:
                 await self._recovery.close()
             await self._client.close()

@@ -144,6 +144,24 @@ class OwnedEngineSource:
                 cause = error.cause if isinstance(error, EngineDeadError) else "start_failed"
                 dead = EngineDeadError(f"The engine could not be started again: {error}", cause=cause)
 
+    @property
+    def has_adapters(self) -> bool:
+        """Whether its engines take adapters."""
+        return self._config.adapters is not None
+
+    async def another(self) -> ZmqClient:
+        """Start an engine at a place that has none, once. Raises what `start_engine` raises; then no process is left."""
+        self._epoch += 1
+        try:
+            return await self._start()
+        except BaseException:
+            await self._processes.rest()
+            raise
+
+    async def rest(self) -> None:
+        """End the standby process: the place has no engine for a while."""
+        await self._processes.rest()
+
     async def close(self) -> None:
         """End the standby process, if there is one."""
         await self._processes.close()

@@ -61,15 +61,19 @@ class EngineProcesses:
 
     async def close(self) -> None:
         """End the standby process and close the files. May be called twice."""
+        await self.rest()
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+        self._spawner.shutdown(wait=False)
+
+    async def rest(self) -> None:
+        """End the standby process, until the next engine runs."""
         await self._stop_refilling()
         if self._waiting is not None:
             self._waiting.kill()
             await self._waiting.stop(0.0)
             self._waiting = None
-        if self._files is not None:
-            self._files.close()
-            self._files = None
-        self._spawner.shutdown(wait=False)
 
     async def _stop_refilling(self) -> None:
         if self._refilling is not None:

@@ -108,6 +108,8 @@ _OPERATOR = (
     "/drain_engine",
     "/undrain_engine",
     "/rebalance_engines",
+    "/scale_elastic_ep",
+    "/is_scaling_elastic_ep",
     "/init_weight_transfer_engine",
     "/update_weights",
     "/start_weight_update",

@@ -24,7 +24,7 @@ from core_tokens.tokenizer_source import TokenizerSource
 
 PULSE_S = 5.0
 
-OrderAction = Literal["drain", "undrain", "rebalance"]
+OrderAction = Literal["drain", "undrain", "rebalance", "scale", "is_scaling"]
 PartAction = Literal["drain", "leave", "rejoin", "undrain", "count", "move"]
 
 
@@ -113,12 +113,17 @@ class MetricsReply(msgspec.Struct, tag="tell"):
 
 
 class OperatorOrder(msgspec.Struct, tag="order"):
-    """What an operator wants of an engine, or of all. ends: of a drain, whether the engine's process ends afterwards."""
+    """What an operator wants of an engine, or of all.
+
+    ends: of a drain, whether the engine's process ends afterwards. size: engines that are wanted. drain_s: see `Orders.scale`.
+    """
 
     question: int
     action: OrderAction
     engine: int = 0
     ends: bool = False
+    size: int = 0
+    drain_s: float = 0.0
 
 
 class PartOfOrder(msgspec.Struct, tag="part"):
@@ -127,12 +132,15 @@ class PartOfOrder(msgspec.Struct, tag="part"):
     action: drain: have its requests leave the engine; leave: disconnect, as the engine is about to end; rejoin: connect again,
         as it has not ended; undrain: send it requests again; count: answer with its requests by engine; move: have a request
         change engines for each pair of `moves`, (from, to).
+    patience_s: of a drain, for the end of requests where they are. leaving: all engines that are drained at the same time.
     """
 
     question: int
     action: PartAction
     engine: int = 0
     moves: list[tuple[int, int]] = []
+    patience_s: float = 0.0
+    leaving: list[int] = []
 
 
 class Refusal(msgspec.Struct):
@@ -141,13 +149,14 @@ class Refusal(msgspec.Struct):
     sentence: str
     status: int
     code: str
+    param: str | None = None
 
 
 class OrderDone(msgspec.Struct, tag="done"):
     """The answer to `OperatorOrder` and `PartOfOrder`.
 
     moved, computed, stayed, died: see `core_frontend.group.orders.Moved`. counts: requests by engine. has_left: whether it is
-    disconnected.
+    disconnected. is_scaling: whether the number of engines is being changed.
     """
 
     question: int
@@ -157,6 +166,7 @@ class OrderDone(msgspec.Struct, tag="done"):
     died: int = 0
     counts: dict[int, int] = {}
     has_left: bool = True
+    is_scaling: bool = False
     refusal: Refusal | None = None
 
 

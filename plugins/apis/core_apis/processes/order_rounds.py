@@ -16,8 +16,9 @@ import msgspec
 from core.api.errors import EngineDeadError
 from core_apis.processes.api_child import ApiChild
 from core_apis.processes.api_messages import OperatorOrder, OrderDone, PartAction, PartOfOrder, Refusal
+from core_apis.processes.scaling_rounds import ScalingRounds
 from core_apis.processes.supervised_engine import SupervisedEngine
-from core_frontend.group.orders import evened, last_engine
+from core_frontend.group.orders import evened, is_being_scaled, last_engine
 from core_frontend.group.replacements import SETTLE_S
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 class OrderRounds:
     """The orders of one supervisor.
 
-    engines: of the group. children: returns the API processes that have begun.
+    engines: of the group. children: returns the API processes that have begun. drained: see below; at the start.
 
     drained: places of the engines that operators have taken out. replaces: whether engines that are asked to end are replaced;
     to be unset when the server itself ends.
@@ -35,8 +36,13 @@ class OrderRounds:
     requests, so the others' answers are the whole.
     """
 
-    def __init__(self, engines: Sequence[SupervisedEngine], children: Callable[[], Iterable[ApiChild]]) -> None:
-        self.drained: set[int] = set()
+    def __init__(
+        self,
+        engines: Sequence[SupervisedEngine],
+        children: Callable[[], Iterable[ApiChild]],
+        drained: Iterable[int] = (),
+    ) -> None:
+        self.drained = set(drained)
         self.replaces = True
         self._engines = engines
         self._children = children
@@ -44,17 +50,20 @@ class OrderRounds:
         self._numbers = itertools.count()
         self._rounds: dict[int, _Round] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._scaling = ScalingRounds(engines, self)
 
     def begin(self, child: ApiChild, order: OperatorOrder) -> None:
         """Carry out the order that a process has sent, and answer it; it is carried out even if the process dies."""
         self._spawn(self._answer(child, order))
 
     def take_back(self) -> None:
-        """Let drained engines take requests again where no other one will; one that was ended is started."""
+        """Let drained engines take requests again where no other one will; where all were ended, one is started."""
         others = [each for number, each in enumerate(self._engines) if number not in self.drained]
         if any(engine.gone is None for engine in others):
             return
-        for number in sorted(self.drained):
+        drained = sorted(number for number in self.drained if self._engines[number].gone is None)
+        ended = sorted(number for number in self.drained if self._engines[number].is_ended)
+        for number in drained or ended[:1]:
             logger.warning("Engine %d takes requests again: no other one is left.", number)
             self._spawn(self._undrained(number))
 
@@ -94,6 +103,15 @@ class OrderRounds:
 
     async def carry_out(self, order: OperatorOrder) -> OrderDone:
         """Carry out an order, after those that came before it; returns the sum of what all processes answer."""
+        if order.action == "is_scaling":
+            return OrderDone(0, is_scaling=self._scaling.is_running)
+        if self._scaling.is_running and order.action != "rebalance":
+            refusal = is_being_scaled(f"the order to {order.action}")
+            return OrderDone(0, refusal=Refusal(str(refusal), refusal.status, refusal.code or ""))
+        if order.action == "scale":
+            with self._scaling.begun():
+                async with self._turn:
+                    return await self._scaling.scale(order.size, order.drain_s)
         async with self._turn:
             if order.action == "drain":
                 return await self._drain(order.engine, ends=order.ends)
@@ -106,28 +124,28 @@ class OrderRounds:
         if not any(engine.address is not None for engine in others):
             return OrderDone(0, refusal=Refusal(last_engine(number), 409, "last_engine"))
         self.drained.add(number)
-        done = await self._ask_all("drain", number)
+        done = await self.ask_all("drain", number)
         if ends and not done.stayed and done.refusal is None:
-            done.refusal = await self._end(number)
+            done.refusal = await self.end(number)
         return done
 
-    async def _end(self, number: int) -> Refusal | None:
+    async def end(self, number: int) -> Refusal | None:
         """End a drained engine, once all processes have disconnected; those that have return where one has not.
 
         Returns why it has not ended; None: it has.
         """
         engine = self._engines[number]
         if engine.address is not None:
-            if (await self._ask_all("leave", number)).has_left:
+            if (await self.ask_all("leave", number)).has_left:
                 await engine.end()
             else:
-                await self._ask_all("rejoin", number)
+                await self.ask_all("rejoin", number)
         return None if engine.is_ended else _not_ended(number)
 
     async def _undrain(self, number: int) -> OrderDone:
         self.drained.discard(number)
         await self._start(number)
-        return await self._ask_all("undrain", number)
+        return await self.ask_all("undrain", number)
 
     async def _start(self, number: int) -> None:
         """Start an engine that was ended. One that does not come up is gone, as the processes learn."""
@@ -158,7 +176,7 @@ class OrderRounds:
                 await self._undrain(number)
             else:
                 await self._start(number)
-                await self._ask_all("rejoin", number)
+                await self.ask_all("rejoin", number)
 
     async def _rebalance(self) -> OrderDone:
         answers = (await self._ask(self._parts("count"))).answers
@@ -171,11 +189,17 @@ class OrderRounds:
         }
         return (await self._ask(parts)).total()
 
-    def _parts(self, action: PartAction, engine: int = 0) -> dict[int, tuple[ApiChild, PartOfOrder]]:
-        return {child.number: (child, PartOfOrder(0, action, engine)) for child in self._children()}
+    def _parts(
+        self, action: PartAction, engine: int = 0, patience_s: float = 0.0, leaving: Sequence[int] = ()
+    ) -> dict[int, tuple[ApiChild, PartOfOrder]]:
+        part = PartOfOrder(0, action, engine, patience_s=patience_s, leaving=list(leaving))
+        return {child.number: (child, part) for child in self._children()}
 
-    async def _ask_all(self, action: PartAction, engine: int) -> OrderDone:
-        return (await self._ask(self._parts(action, engine))).total()
+    async def ask_all(
+        self, action: PartAction, engine: int, patience_s: float = 0.0, leaving: Sequence[int] = ()
+    ) -> OrderDone:
+        """Have all API processes carry out a part of an order; returns the sum of their answers. The last two: of a drain."""
+        return (await self._ask(self._parts(action, engine, patience_s, leaving))).total()
 
     async def _ask(self, parts: Mapping[int, tuple[ApiChild, PartOfOrder]]) -> _Round:
         """Have processes carry out their parts; returns the answers, without those of processes that have died meanwhile."""

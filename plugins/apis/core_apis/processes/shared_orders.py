@@ -11,13 +11,14 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from core.api.errors import RequestError
 from core_apis.processes.api_messages import OperatorOrder, OrderAction, OrderDone, PartOfOrder, Refusal
 from core_frontend.group.moves import GroupMoves
-from core_frontend.group.orders import Drained, Moved
+from core_frontend.group.orders import Drained, Moved, Scaled, scaled
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,15 @@ class SharedOrders:
         done = await self._ask("rebalance")
         return Moved(moved=done.moved, computed=done.computed, stayed=done.stayed, died=done.died)
 
+    async def scale(self, size: int, drain_s: float) -> Scaled:
+        """Have as many engines, for all processes. See `Orders.scale`."""
+        done = await self._send_order("scale", size=size, drain_s=drain_s)
+        return scaled(size, Moved(moved=done.moved, computed=done.computed, stayed=done.stayed, died=done.died))
+
+    async def is_scaling(self) -> bool:
+        """Whether the number of engines is being changed."""
+        return (await self._send_order("is_scaling")).is_scaling
+
     def told(self, answer: OrderDone) -> None:
         """Take the supervisor's answer to one of this process' orders."""
         question = self._questions.get(answer.question)
@@ -83,18 +93,21 @@ class SharedOrders:
         return self._moves
 
     async def _ask(self, action: OrderAction, engine: int = 0, *, ends: bool = False) -> OrderDone:
+        return await self._send_order(action, engine=engine, ends=ends)
+
+    async def _send_order(self, action: OrderAction, **fields: Any) -> OrderDone:
         """Send an order to the supervisor; returns its answer. Raises RequestError where the order was refused."""
         number = next(self._numbers)
         answer: asyncio.Future[OrderDone] = asyncio.get_running_loop().create_future()
         self._questions[number] = answer
         try:
-            self._send(OperatorOrder(number, action, engine, ends))
+            self._send(OperatorOrder(number, action, **fields))
             done = await answer
         finally:
             del self._questions[number]
         if done.refusal is not None:
             refusal = done.refusal
-            raise RequestError(refusal.sentence, status=refusal.status, code=refusal.code)
+            raise RequestError(refusal.sentence, status=refusal.status, code=refusal.code, param=refusal.param)
         return done
 
     async def _answer(self, part: PartOfOrder) -> None:
@@ -119,7 +132,7 @@ class SharedOrders:
         done = OrderDone(0)
         match part.action:
             case "drain":
-                return _done(await moves.take_out(part.engine))
+                return _done(await moves.scaling.empty(part.engine, part.patience_s, leaving=part.leaving))
             case "leave":
                 done.has_left = await moves.leave(part.engine)
             case "rejoin":

@@ -18,8 +18,9 @@ from core.api.messages import EngineOutputs
 from core.api.stats import SchedulerStats
 from core_apis.processes.api_messages import EngineAt, EngineDied, EngineEvent, EngineGone
 from core_frontend.group.client import GroupClient
+from core_frontend.group.joining import check_adapters, check_same
 from core_frontend.group.member import ENDED
-from core_frontend.group.recovery import repeat
+from core_frontend.group.recovery import follow, repeat
 from core_frontend.group.source import GroupSource
 from core_frontend.startup import start_with_fallbacks
 from core_supervision.link.zmq_client import ZmqClient
@@ -64,6 +65,8 @@ class SupervisedEngine:
         self._asked = asked
         self._source: OwnedEngineSource | None = None
         self._client: ZmqClient | None = None
+        self._prepared: ZmqClient | None = None
+        self._others: Sequence[SupervisedEngine] = ()
         self._recovery: asyncio.Task[None] | None = None
         self._leaving = False
         self._latest = SchedulerStats()
@@ -123,6 +126,62 @@ class SupervisedEngine:
         self._tell(self.gone)
         await client.close()
 
+    def keep(self, source: OwnedEngineSource) -> None:
+        """Have no engine until the server grows by it. source: provides it then."""
+        self._source = source
+        self.gone = EngineGone("The server was started with fewer engines.", ENDED, self._number)
+
+    async def prepare(self, others: Sequence[SupervisedEngine]) -> None:
+        """Start an engine that nobody is told of before `admit`. others: whose state it gets with `level`.
+
+        Raises what a start raises; then there is none.
+        """
+        assert self._source is not None and self.is_ended, "the server grows by it"
+        client = await self._source.another()
+        client.listen(self._on_step, self._on_dead)
+        self._prepared = client
+        self._others = others
+
+    async def level(self) -> None:
+        """Bring a prepared engine to the state of the others. Raises EngineDeadError when that fails."""
+        client = self._prepared
+        assert client is not None, "it is prepared"
+        while self.missed:
+            await repeat(client, *self.missed[0])
+            del self.missed[0]
+        try:
+            other = next((each for each in self._others if each.address is not None), None)
+            if other is not None and other._client is not None:
+                check_same(client.ready, other._client.ready)
+                await follow(client, await other._client.call("lifecycle"))
+                if self._source is not None and self._source.has_adapters:
+                    await check_adapters(client, other._client)
+        except UtilityError as error:
+            raise EngineDeadError(f"It does not get into the state of the others: {error}") from error
+        if client.dead_error is not None:
+            raise client.dead_error
+
+    def admit(self) -> None:
+        """Tell everybody of a prepared engine."""
+        client, self._prepared = self._prepared, None
+        assert client is not None, "it is prepared"
+        self.gone = None
+        self._announce(client)
+        if client.dead_error is not None:
+            self._on_dead(client.dead_error)
+
+    async def withdraw(self) -> None:
+        """End a prepared engine, of which nobody has been told."""
+        client, self._prepared = self._prepared, None
+        if client is not None:
+            await client.close()
+        await self.rest()
+
+    async def rest(self) -> None:
+        """End the standby process of a place without an engine."""
+        if self._source is not None:
+            await self._source.rest()
+
     async def start_again(self) -> None:
         """Start an engine where an operator has ended one. Raises EngineDeadError when it does not come up: none will then."""
         assert self._source is not None and self.gone is not None, "it was ended"
@@ -177,13 +236,15 @@ class SupervisedEngine:
             await asyncio.gather(self._recovery, return_exceptions=True)
         if self._source is not None:
             await self._source.close()
-        if self._client is not None:
-            await self._client.close()
+        for client in (self._client, self._prepared):
+            if client is not None:
+                await client.close()
 
     def kill(self) -> None:
         """Kill the engine process at once, while `close` waits for it or before."""
-        if self._client is not None:
-            self._client.kill()
+        for client in (self._client, self._prepared):
+            if client is not None:
+                client.kill()
 
     def _adopt(self, client: ZmqClient) -> None:
         client.listen(self._on_step, self._on_dead)
@@ -242,7 +303,11 @@ async def start_engines(
     started, source, client, _ = await start_with_fallbacks(resolution, None, process)
     if isinstance(client, GroupClient):
         for engine, member in zip(engines, client.members, strict=True):
-            engine.begin(cast(OwnedEngineSource, member.source), member.client)  # made by `GroupSource.owned`
+            own = cast(OwnedEngineSource, member.source)  # made by `GroupSource.owned`
+            if member.connected is None:
+                engine.keep(own)
+            else:
+                engine.begin(own, member.connected)
     elif not isinstance(source, GroupSource):
         engines[0].begin(source, client)
     return started

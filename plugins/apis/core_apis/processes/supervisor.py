@@ -82,7 +82,8 @@ class Supervisor:
         self._children: dict[int, ApiChild] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._rounds = MetricsRounds()
-        self._orders = OrderRounds(self.engines, self._begun)
+        started = resolution.engine.data_parallel_started or count
+        self._orders = OrderRounds(self.engines, self._begun, range(started, count))
         self._asked: set[asyncio.Task[None]] = set()
         self._all_serve = asyncio.Event()
         self._failed = asyncio.Event()

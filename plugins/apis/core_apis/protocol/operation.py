@@ -148,6 +148,19 @@ class ProfileAnswer(msgspec.Struct):
     path: str
 
 
+class ScaleRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Have as many engines. drain_timeout: seconds in which requests of engines that go may end where they are."""
+
+    new_data_parallel_size: int
+    drain_timeout: float = 120.0
+
+
+class ScalingAnswer(msgspec.Struct):
+    """Whether the number of engines is being changed."""
+
+    is_scaling_elastic_ep: bool
+
+
 class StatusAnswer(msgspec.Struct):
     """The engine's state from now on. status: `paused`, `resumed`, `asleep`, `awake` or `running`."""
 

@@ -84,9 +84,13 @@ async def finish_weight_update(request: Request) -> Response:
 async def get_world_size(request: Request) -> Response:
     """Return how many processes hold a part of the weights. Query: include_dp=false leaves out all engines but one."""
     check_names(request, "include_dp")
-    server = context_of(request).server
+    context = context_of(request)
+    server = context.server
     every = flag_of("include_dp", request.query_params.get("include_dp", "true"))
-    return json_response(WorldSize(server.num_ranks * (server.num_engines if every else 1)))
+    places, num_engines = context.engine.engines, server.num_engines
+    if len(places) >= num_engines:  # those of this server are all there are, and they come and go
+        num_engines = sum(place.state not in ("ended", "starting") for place in places) or num_engines
+    return json_response(WorldSize(server.num_ranks * (num_engines if every else 1)))
 
 
 @router.get("/weight_info")

@@ -127,6 +127,12 @@ NODES_CHECK: Final = DeclaredCommand(
     ("HOST...", "Check every pair of machines: route, port, key, delay, bandwidth, versions, weights."),
     options=("core_commands.cli.nodes:CheckOptions",),
 )
+SCALE: Final = DeclaredCommand(
+    "scale",
+    "core_commands.cli.scale:scale",
+    ("URL N", "Have a running server use N engines, while its requests go on."),
+    options=("core_commands.cli.scale:ScaleOptions",),
+)
 KV_CHECK: Final = DeclaredCommand(
     "kv.check",
     "core_commands.cli.kv:kv_check",

@@ -7,9 +7,10 @@ construction of the configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from core.args.schema import flag_of
+from core_config.group_size import Values, most_engines
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 from core_config.stages.kv_transfer import named_connectors
 
@@ -20,19 +21,14 @@ BOTH = "kv_both"
 LAST_PORT = 65535
 
 
-class Values(Protocol):
-    """Arguments by name."""
-
-    def __getitem__(self, name: str) -> Any: ...
-
-
 def num_engines(values: Values) -> int:
-    """Return the number of engines that a command starts; 1 for an API server that starts none."""
+    """Return the number of engines that a command starts, now or later; 1 for an API server that starts none."""
     size, local = int(values["data_parallel_size"]), values["data_parallel_size_local"]
     if values["data_parallel_rank"] is not None:
         return 1
     if local is None:
-        return max(size - first_rank(values), 1) if values["headless"] or values[MULTI_PORT] else size
+        is_part = values["headless"] or values[MULTI_PORT]
+        return max(size - first_rank(values), 1) if is_part else most_engines(values)
     return max(int(local), 1)
 
 
@@ -52,7 +48,7 @@ def waits_for_others(values: Values) -> bool:
 
 def ranks_are_of_the_group(facts: Facts) -> Findings:
     """The engines of a command are among all engines."""
-    size, last = facts["data_parallel_size"], first_rank(facts) + num_engines(facts)
+    size, last = most_engines(facts), first_rank(facts) + num_engines(facts)
     if last > size:
         named = "--data-parallel-rank" if facts["data_parallel_rank"] is not None else "--data-parallel-start-rank"
         yield Problem(
@@ -139,16 +135,16 @@ def groups_share_out_processors(facts: Facts) -> Findings:
     """A command starts several engines on processors only."""
     device = None if facts.device is None else facts.device.name
     if device not in (None, "cpu") and num_engines(facts) > 1:
+        asked = "data_parallel_size" if facts["data_parallel_size"] > 1 else "elastic_ep_max_dp_size"
         yield Problem(
-            f"--data-parallel-size {facts['data_parallel_size']}: a command starts one engine on '{device}'; "
+            f"{flag_of(asked)} {facts[asked]}: a command starts one engine on '{device}'; "
             "start one for each device, with --data-parallel-rank and --device."
         )
 
 
 def groups_hand_over_among_themselves(facts: Facts) -> Findings:
     """The engines of a group hand running requests to one another; every other role is of one engine with an address."""
-    size = facts["data_parallel_size"]
-    if size <= 1 or (facts["data_parallel_rank"] is not None and not facts[MULTI_PORT]):
+    if most_engines(facts) <= 1 or (facts["data_parallel_rank"] is not None and not facts[MULTI_PORT]):
         return
     for connector in named_connectors(facts.settings).connectors:
         arguments = connector.arguments or {}
@@ -159,7 +155,7 @@ def groups_hand_over_among_themselves(facts: Facts) -> Findings:
 
 def _why_no_group(facts: Facts, arguments: Mapping[str, Any]) -> str | None:
     """Return why the engines of a command cannot share a role; None: they can. arguments: of the connector that has it."""
-    size = facts["data_parallel_size"]
+    size = most_engines(facts)
     if facts[MULTI_PORT] or facts["data_parallel_backend"] == "ray":
         return (
             f"--data-parallel-size {size}: an engine with a kv_role or --kv-peers has an address of its own, and those of "
@@ -194,6 +190,33 @@ def logs_are_of_several(facts: Facts) -> Findings:
         yield Warn("--aggregate-engine-logging: no effect on one engine.")
 
 
+def engines_come_and_go_in_one_command(facts: Facts) -> Findings:
+    """A server whose number of engines changes starts and ends all of them itself."""
+    size, most = facts["data_parallel_size"], facts["elastic_ep_max_dp_size"]
+    if not facts["enable_elastic_ep"]:
+        if most is not None:
+            yield Warn(f"--elastic-ep-max-dp-size {most}: no effect without --enable-elastic-ep.")
+        return
+    if facts.context == "llm":
+        yield Problem("enable_elastic_ep: only `core serve` can be told to scale; leave it out.")
+        return
+    names = "headless", "data_parallel_rank", "data_parallel_size_local", "data_parallel_hybrid_lb", MULTI_PORT
+    apart = [flag_of(name) for name in names if facts[name] is not None and facts[name] is not False]
+    if facts["data_parallel_backend"] == "ray":
+        apart.append("--data-parallel-backend ray")
+    if apart:
+        yield Problem(
+            f"--enable-elastic-ep: not with {apart[0]}, since one command starts and ends all of its engines; leave one of "
+            "them out, and start or end a command for each engine."
+        )
+    elif most is None and size == 1:
+        yield Problem("--enable-elastic-ep: give --elastic-ep-max-dp-size, the most engines that there may be.")
+    elif most is not None and most < size:
+        yield Problem(
+            f"--elastic-ep-max-dp-size {most}: is below --data-parallel-size {size}, the engines at the start."
+        )
+
+
 def ray_starts_engines(facts: Facts) -> Findings:
     """Ray starts the engines of a server that are not its own."""
     if facts["data_parallel_backend"] != "ray" or facts["headless"]:
@@ -217,6 +240,7 @@ def ray_starts_engines(facts: Facts) -> Findings:
 
 RULES: tuple[Rule, ...] = (
     Rule(ray_starts_engines),
+    Rule(engines_come_and_go_in_one_command),
     Rule(one_mode_is_named),
     Rule(ranks_are_of_the_group),
     Rule(groups_have_one_api_server),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from core.api.errors import ConfigError
 from core.args.schema import flag_of
+from core_config.group_size import most_engines
 from core_config.rules.ranks import LAUNCHED, asks_for_nodes, num_nodes, num_ranks
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 from core_supervision.link.secured import is_loopback, read_secret
@@ -65,7 +66,7 @@ def nodes_have_one_engine(facts: Facts) -> Findings:
     if num_nodes(facts) == 1:
         return
     asked = asks_for_nodes(facts)
-    if facts["data_parallel_size"] > 1 or facts["data_parallel_size_local"] is not None:
+    if most_engines(facts) > 1 or facts["data_parallel_size_local"] is not None:
         yield Problem(f"{asked}: not with several engines (--data-parallel-size) yet; leave one of them out.")
     if facts["disable_custom_all_reduce"]:
         yield Problem(

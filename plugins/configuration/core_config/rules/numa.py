@@ -28,8 +28,8 @@ def one_rank_is_bound(facts: Facts) -> Findings:
     """An engine of one rank is bound; several are placed by the platform."""
     if not facts["numa_bind"]:
         return
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if facts[name] > 1:
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "elastic_ep_max_dp_size"):
+        if (facts[name] or 1) > 1:
             yield Problem(
                 f"--numa-bind: an engine of one rank is bound, and {flag_of(name)} is {facts[name]}; use "
                 "--platform-config.thread-binding, whose processors are shared out among them."

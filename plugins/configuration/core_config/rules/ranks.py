@@ -10,6 +10,7 @@ from typing import Any
 
 from core.args.schema import flag_of
 from core_config.experts import balance_keys, placement_of
+from core_config.group_size import most_engines
 from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
 MOST_RANKS = 64
@@ -62,7 +63,7 @@ def _asked(facts: Facts) -> str:
 
 def extensions_are_of_one_engine(facts: Facts) -> Findings:
     """A method of the worker answers for one engine; of a group only one answer would come back."""
-    if facts["worker_extension_cls"] is not None and facts["data_parallel_size"] > 1:
+    if facts["worker_extension_cls"] is not None and most_engines(facts) > 1:
         yield Problem("--worker-extension-cls: serves one engine; leave it out, or --data-parallel-size.")
 
 

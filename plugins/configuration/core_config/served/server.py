@@ -197,7 +197,9 @@ def _quote_problems(merged: Merged) -> list[str]:
     """Return why times cannot be foretold: one process has to see every request of one engine."""
     if not merged.value("quotes"):
         return []
-    several = {name: merged.value(name) for name in ("api_server_count", "data_parallel_size")}
+    several = {
+        name: merged.value(name) or 1 for name in ("api_server_count", "data_parallel_size", "elastic_ep_max_dp_size")
+    }
     return [
         f"--quotes: one process has to see every request of one engine, and {flag_of(name)} is {count}; leave one of them out."
         for name, count in several.items()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from core.args.schema import flag_of
+from core_config.group_size import most_engines
 from core_config.stages.settings import Settings
 
 BOTH, CONSUMER = "kv_both", "kv_consumer"
@@ -71,7 +72,7 @@ def _ask_for_a_role(keys: Mapping[str, Any], own: Mapping[str, Any], settings: S
     if set(keys) - {"kv_role"} or keys.get("kv_role", BOTH) != BOTH:
         return True
     # The engines of a group hand requests to one another; of one engine kv_both alone says nothing, as vLLM's examples have it.
-    is_group = settings["data_parallel_size"] > 1 and settings["data_parallel_rank"] is None
+    is_group = most_engines(settings) > 1 and settings["data_parallel_rank"] is None
     return bool(keys) and is_group and {"listen", "peers"}.isdisjoint(own)
 
 

@@ -44,6 +44,7 @@ class Load:
 class GroupCalls:
     """The calls of one client of a group. living: returns the members that can be called; raises when there is none.
 
+    turn: held while a call changes engines, and while one joins them.
     on_missed: takes a call that an engine which was ended has to get when it is started, where another process starts it;
                None: this one does.
     """
@@ -52,7 +53,7 @@ class GroupCalls:
         self.on_missed: Callable[[int, str, Mapping[str, Any]], None] | None = None
         self._members = members
         self._living = living
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
         self._loads: dict[int, Load] = {}
         self._num_loads = 0
 
@@ -64,7 +65,7 @@ class GroupCalls:
             return await self._loaded(arguments["ticket"])
         if method in READING:
             return combined(method, await _all(self._living(), method, arguments))
-        async with self._turn:  # two calls have the same order in all engines
+        async with self.turn:  # two calls have the same order in all engines
             if method in OF_PINS:
                 return await self._pin(method, arguments)
             if method == "reset_prefix_cache" and not arguments.get("reset_running_requests"):

@@ -67,7 +67,7 @@ class GroupClient:
             if member.connected is None:
                 self._router.shut(member.index)
             else:
-                self._listen_to(member)
+                self.await_next(member, member.client)
 
     @property
     def clients(self) -> list[ZmqClient]:
@@ -192,8 +192,17 @@ class GroupClient:
 
     def adopt(self, member: Member, client: ZmqClient) -> None:
         """Let a member have its next engine, which takes no requests by itself before `open`."""
+        self.await_next(member, client)
+        self.admit(member, client)
+
+    def await_next(self, member: Member, client: ZmqClient) -> None:
+        """Hear an engine that a member is to have: it can be called, and its death is none of the group's before `admit`."""
+        client.on_asked = partial(self._asked, member)
+        client.listen(partial(self._take, member), partial(self._lose, member, client))
+
+    def admit(self, member: Member, client: ZmqClient) -> None:
+        """Let a member have an engine that is heard already. See `adopt`."""
         member.connected, member.state, member.error = client, "trying", None
-        self._listen_to(member)
 
     def open(self, member: Member) -> None:
         """Let a member take requests, unless an operator has taken it out."""
@@ -229,10 +238,11 @@ class GroupClient:
             self.open(member)
 
     def undrain_last(self) -> list[Member]:
-        """Let drained members take requests again where no other one will; returns them."""
+        """Let drained members take requests again where no other one will; returns them. Where none has a process, only one."""
         if any(member.state != "gone" and not member.is_drained for member in self.members):
             return []
-        drained = [member for member in self.members if member.state != "gone"]
+        left = [member for member in self.members if member.state != "gone"]
+        drained = [member for member in left if member.state != "ended"] or left[:1]
         for member in drained:
             logger.warning("Engine %d takes requests again: no other one is left.", member.index)
             self.undrain(member)
@@ -241,11 +251,6 @@ class GroupClient:
     def leave_out(self, member: Member, error: EngineDeadError) -> None:
         """Go on without a member, which will have no further engine."""
         member.state, member.error = "gone", error
-
-    def _listen_to(self, member: Member) -> None:
-        client = member.client
-        client.on_asked = partial(self._asked, member)
-        client.listen(partial(self._take, member), partial(self._lose, member, client))
 
     def _take(self, member: Member, message: EngineOutputs) -> None:
         member.totals.take(message.stats)
@@ -258,6 +263,8 @@ class GroupClient:
             self.on_taken(member, message.outputs)
 
     def _asked(self, member: Member) -> None:
+        if member.state == "ended":  # the server grows by it, and it has no requests that could go on elsewhere
+            return
         if self.on_asked is not None:
             self.on_asked(member)
 

@@ -19,7 +19,7 @@ from core_supervision.revival import EngineSource
 
 ENDED: Final = "ended"
 """The state of a member whose process an operator has ended, and the cause that there is none."""
-MemberState = Literal["running", "draining", "drained", "ended", "trying", "restarting", "gone"]
+MemberState = Literal["running", "draining", "drained", "ended", "starting", "trying", "restarting", "gone"]
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Member:
             has no process until an operator wants one; `trying` computes only requests that engines may die of; `restarting`
             has no engine; `gone` will have none.
     is_drained: whether an operator has taken it out, its next engines included.
+    is_starting: whether the server grows by it: it has no engine yet, and calls wait for it as for one that was ended.
     is_leaving: whether its engine has been asked to end, and ends once its requests are elsewhere; the next one takes requests.
     missed: calls that the other engines have executed and this one has not; its next engine gets them before it serves.
     error:  why there is no engine, while there is none.
@@ -46,6 +47,7 @@ class Member:
     error: EngineDeadError | None = None
     is_drained: bool = False
     is_leaving: bool = False
+    is_starting: bool = False
     totals: StatTotals = field(default_factory=StatTotals)
 
     @property
@@ -68,7 +70,7 @@ class Member:
 class EngineState(msgspec.Struct, omit_defaults=True):
     """One engine of a group, as operators see it.
 
-    state: see `Member`. cause: of the death, while there is no engine.
+    state: see `Member`; `starting`: the server grows by it. cause: of the death, while there is no engine.
     """
 
     engine: int
@@ -82,4 +84,5 @@ def state_of(member: Member) -> EngineState:
     """Return the state of a member."""
     stats = member.totals.latest
     cause = "" if member.error is None else member.error.cause
-    return EngineState(member.index, member.state, stats.num_running, stats.num_waiting, cause)
+    state: MemberState = "starting" if member.is_starting else member.state
+    return EngineState(member.index, state, stats.num_running, stats.num_waiting, cause)

@@ -23,9 +23,10 @@ from core_frontend.group.arrivals import Arrival, MovedArrivals, asked
 from core_frontend.group.client import GroupClient
 from core_frontend.group.comparison import Comparison, compare, lengths_of
 from core_frontend.group.member import Member
-from core_frontend.group.orders import Drained, Moved, Orders, evened, last_engine, summed
+from core_frontend.group.orders import Drained, Moved, Orders, Scaled, evened, is_being_scaled, last_engine, summed
 from core_frontend.group.recovery import GroupRecovery
 from core_frontend.group.replacements import Replacements
+from core_frontend.group.scaling import GroupScaling
 from core_frontend.output_processor import OutputProcessor, RequestState
 from core_frontend.quote.link import Link
 from core_frontend.recovery import num_missing
@@ -46,6 +47,7 @@ class GroupMoves:
 
     counts:   of requests by outcome, since the start.
     on_count: called with each outcome.
+    scaling:  changes the number of engines.
     orders:   carries out operators' orders: this object, or where other fronts have requests at these engines as well, what
               reaches all of them.
     """
@@ -64,6 +66,7 @@ class GroupMoves:
         self._arrivals = MovedArrivals(states, self._count)
         self._drains: dict[int, asyncio.Task[Drained]] = {}
         self._replacements = Replacements(self, group, recovery)
+        self.scaling = GroupScaling(group, recovery, self.take_out)
         group.on_taken = self._arrivals.saw
 
     async def drain(self, index: int, *, ends: bool = False) -> Drained:
@@ -77,6 +80,8 @@ class GroupMoves:
         this command's (409).
         """
         member = self.member(index)
+        if self.scaling.is_running:
+            raise is_being_scaled(f"a drain of engine {index}")
         if ends and member.is_alive and not member.client.is_owner:
             raise RequestError(
                 f"Engine {index} is a process of another command, which alone can end it; leave out end.",
@@ -140,9 +145,11 @@ class GroupMoves:
     async def undrain(self, index: int) -> None:
         """Let an engine take requests again; one that was ended is started.
 
-        Raises RequestError for an unknown one (404), and where it does not come up (503).
+        Raises RequestError for an unknown one (404), while the group is scaled (409), and where it does not come up (503).
         """
         member = self.member(index)
+        if self.scaling.is_running:
+            raise is_being_scaled(f"engine {index}")
         self._group.undrain(member)
         if member.state == "ended":
             await self.rejoin(index)
@@ -195,6 +202,14 @@ class GroupMoves:
         """Have requests change engines until the numbers of all that take some differ by one at most."""
         (moves,) = evened({0: self.placed()}).values()
         return await self.change_places(moves)
+
+    async def scale(self, size: int, drain_s: float) -> Scaled:
+        """Have as many engines. See `GroupScaling.scale`."""
+        return await self.scaling.scale(size, drain_s)
+
+    async def is_scaling(self) -> bool:
+        """Whether the number of engines is being changed."""
+        return self.scaling.is_running
 
     def placed(self) -> dict[int, int]:
         """Return the number of this front's requests at each engine that takes some."""

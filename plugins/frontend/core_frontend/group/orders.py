@@ -8,10 +8,12 @@ supervisor of several API processes, each of which has requests of its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+
+from core.api.errors import RequestError
 
 
 class Moved(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -35,6 +37,16 @@ class Drained(Moved):
     engine: int
 
 
+class Scaled(Moved, kw_only=True, omit_defaults=True):
+    """What became of a group that was told how many engines to have, and of the requests of those that left.
+
+    data_parallel_size: engines from now on.
+    """
+
+    message: str
+    data_parallel_size: int
+
+
 class Orders(Protocol):
     """Carries out the orders of operators. Methods raise RequestError, as those of `GroupMoves` do."""
 
@@ -50,10 +62,59 @@ class Orders(Protocol):
         """Have requests change engines until all engines have as many."""
         ...
 
+    async def scale(self, size: int, drain_s: float) -> Scaled:
+        """Have as many engines. drain_s: seconds in which requests may end where they are before the rest leaves."""
+        ...
+
+    async def is_scaling(self) -> bool:
+        """Whether the number of engines is being changed."""
+        ...
+
 
 def last_engine(index: int) -> str:
     """Return why an engine cannot be drained, where no other one takes requests."""
     return f"No other engine takes requests now, so those of engine {index} cannot leave it; drain it when another one runs."
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise RequestError for a number of engines that a group cannot have. most: places of the group."""
+    if not 1 <= size <= most:
+        raise RequestError(
+            f"new_data_parallel_size is {size}; expected 1 to {most}, the most engines of this server; start it with "
+            "--enable-elastic-ep and another --elastic-ep-max-dp-size for more.",
+            param="new_data_parallel_size",
+        )
+
+
+def too_few_places(size: int, most: int) -> str:
+    """Return why a group cannot grow: places whose engine is gone for good get none. most: engines that it can have."""
+    return (
+        f"new_data_parallel_size is {size}, and engines that died too often (--engine-restarts) are not started again, so "
+        f"{most} is the most; restart the server for more."
+    )
+
+
+def failed_growth(size: int, reasons: Sequence[str]) -> str:
+    """Return that a group has as many engines as before. reasons: of the starts that failed."""
+    return f"The server goes on with the engines that it has ({size}), since a new one did not come up: {reasons[0]}"
+
+
+def failed_shrinking(indexes: Sequence[int]) -> str:
+    """Return that engines were to leave and have not."""
+    named = ", ".join(map(str, indexes))
+    return f"No other engine takes requests now, so these go on: {named}; scale again when another one runs."
+
+
+def is_being_scaled(what: str) -> RequestError:
+    """Return the refusal of an order while the number of engines is being changed. what: was asked for."""
+    sentence = f"The number of engines is being changed (GET /is_scaling_elastic_ep); ask for {what} again after that."
+    return RequestError(sentence, status=409, code="is_scaling")
+
+
+def scaled(size: int, moved: Moved) -> Scaled:
+    """Return the answer to an order that was carried out. moved: what became of the requests of engines that left."""
+    counts = {"moved": moved.moved, "computed": moved.computed, "stayed": moved.stayed, "died": moved.died}
+    return Scaled(message=f"Scaled to {size} data parallel engines", data_parallel_size=size, **counts)
 
 
 def summed(outcomes: Counter[str]) -> Moved:

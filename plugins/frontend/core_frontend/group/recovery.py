@@ -81,7 +81,7 @@ class GroupRecovery(Recovery):
             await dead.close()
             client = await self._next_at(member, dead.ready, error, num_explained)
             self.group.adopt(member, client)
-            await self._level(member)
+            await self.level(member, client)
             if error.cause != ENDED:
                 self._log.restarted(error.cause)
             await self._try_suspects(member)
@@ -129,8 +129,9 @@ class GroupRecovery(Recovery):
         before = self.group.ready if member.connected is None else member.client.ready
         try:
             # As if a request had caused its end: it does not count among the deaths.
-            self.group.adopt(member, await self._next_at(member, before, ended, 1))
-            await self._level(member)
+            client = await self._next_at(member, before, ended, 1)
+            self.group.adopt(member, client)
+            await self.level(member, client)
         except EngineDeadError as last:
             await self._leave_out(member, last)
             raise
@@ -202,16 +203,16 @@ class GroupRecovery(Recovery):
                 )
         return client
 
-    async def _level(self, member: Member) -> None:
-        """Bring an engine to the state of the others. Raises EngineDeadError when that fails."""
+    async def level(self, member: Member, client: ZmqClient) -> None:
+        """Bring the next engine of a member to the state of the others. Raises EngineDeadError when that fails."""
         try:
             while member.missed:
                 method, arguments = member.missed[0]
-                await repeat(member.client, method, arguments)
+                await repeat(client, method, arguments)
                 del member.missed[0]
             other = next((each for each in self.group.members if each is not member and each.state == "running"), None)
             if other is not None and other.is_alive:
-                await _follow(member.client, await other.client.call("lifecycle"))
+                await follow(client, await other.client.call("lifecycle"))
         except UtilityError as error:
             raise EngineDeadError(f"Its next engine does not get into the state of the others: {error}") from error
 
@@ -238,7 +239,7 @@ async def repeat(client: ZmqClient, method: str, arguments: Any) -> None:
         logger.warning("%s is not repeated: %s", method, error)
 
 
-async def _follow(client: ZmqClient, wanted: dict[str, Any]) -> None:
+async def follow(client: ZmqClient, wanted: dict[str, Any]) -> None:
     """Let an engine be paused or asleep as another one is. Raises EngineDeadError for other weights."""
     state = await client.call("lifecycle")
     if state["is_sleeping"] and not wanted["is_sleeping"]:

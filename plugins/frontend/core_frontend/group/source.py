@@ -25,17 +25,22 @@ class GroupSource:
 
     num_routers: processes that send requests to these engines.
     leaves_out:  whether an engine that is gone for good is left out.
+    num_started: engines that run at the start, the first ones; the others are started when the server grows. 0: all.
     """
 
-    def __init__(self, sources: Sequence[EngineSource], num_routers: int = 1, *, leaves_out: bool = False) -> None:
+    def __init__(
+        self, sources: Sequence[EngineSource], num_routers: int = 1, *, leaves_out: bool = False, num_started: int = 0
+    ) -> None:
         self._sources = sources
         self._leaves_out = leaves_out
         self._num_routers = num_routers
+        self._num_started = num_started or len(sources)
 
     @classmethod
     def owned(cls, config: EngineConfig, executor: str | None, process: EngineProcess | None) -> GroupSource:
         """Return a source that starts engine processes. process: an already spawned one for the first engine."""
-        return cls(cls.own_sources(config, executor, process))
+        sources = cls.own_sources(config, executor, process)
+        return cls(sources, num_started=config.data_parallel_started)
 
     @staticmethod
     def own_sources(
@@ -53,7 +58,7 @@ class GroupSource:
         Raises the first error of a start, and EngineDeadError for engines that compute differently; then none is left running.
         Where another process has started them, those that are gone for good or were ended are left out, unless all are.
         """
-        starts = [asyncio.create_task(source.first()) for source in self._sources]
+        starts = [asyncio.create_task(source.first()) for source in self._sources[: self._num_started]]
         try:
             found = await asyncio.gather(*starts, return_exceptions=self._leaves_out)
             clients = [client if isinstance(client, ZmqClient) else None for client in found]
@@ -66,8 +71,10 @@ class GroupSource:
                     await started.close()
             raise
         members = []
-        for index, (source, client, came) in enumerate(zip(self._sources, clients, found, strict=True)):
+        for index, (source, client, came) in enumerate(zip(self._sources, clients, found, strict=False)):
             members.append(Member(index, source, client, _state(came)))
+        for index, source in enumerate(self._sources[len(found) :], len(found)):
+            members.append(Member(index, source, None, "ended", is_drained=True))
         return GroupClient(members, self._num_routers)
 
     async def close(self) -> None:

@@ -26,7 +26,9 @@ class GroupTotals(StatTotals):
     @property
     def latest(self) -> SchedulerStats:
         """The state of all engines together."""
-        stats = together([member.totals.latest for member in self._members])
+        rows = [member.totals.latest for member in self._members]
+        num_running = sum(member.state != "ended" for member in self._members)
+        stats = together(rows, max(num_running, 1))
         stats.num_timeouts += self._num_overdue
         return stats
 
@@ -50,13 +52,13 @@ class GroupTotals(StatTotals):
         """Do nothing: the group ends the totals of the engine that died."""
 
 
-def together(rows: Sequence[SchedulerStats]) -> SchedulerStats:
-    """Return the statistics of several engines as those of one."""
+def together(rows: Sequence[SchedulerStats], num_running: int = 0) -> SchedulerStats:
+    """Return the statistics of several engines as those of one. num_running: engines among them that have a cache; 0: all."""
     found: dict[str, Any] = {}
     for name in SchedulerStats.__struct_fields__:
         values = [getattr(stats, name) for stats in rows]
         if name == "kv_cache_usage":
-            found[name] = sum(values) / len(values)
+            found[name] = sum(values) / (num_running or len(values))
         elif name in STATES and name not in SUMMED:
             found[name] = _together(name, values)
         else:

@@ -17,7 +17,7 @@ MEDIA: Final = "prompts carry no media, so nothing of them is kept"
 ABSENT: Final[Mapping[str, str]] = {
     "reset_mm_cache": MEDIA,
     "reset_encoder_cache": MEDIA,
-    "scale_elastic_ep": ENGINES,
+    "scale_elastic_ep": "the engines are those of the start; those of `core serve` come and go (`core scale`)",
     "has_unfinished_requests_dp": ENGINES,
     "do_log_stats": "a server and AsyncLLM log statistics by themselves; read them with `stats` or `get_metrics`",
     "set_tokenizer": "name it when the engine is made: tokenizer=...",

@@ -65,6 +65,24 @@ class DataParallelArgs(ArgumentGroup, frozen=True, kw_only=True):
             since="0.2.0",
         ),
     ] = False
+    enable_elastic_ep: Annotated[
+        bool,
+        Arg(
+            "The number of engines changes while the server runs: POST /scale_elastic_ep, or `core scale`. "
+            "--data-parallel-size is the number at the start.",
+            since="0.3.0",
+        ),
+    ] = False
+    elastic_ep_max_dp_size: Annotated[
+        int | None,
+        Arg(
+            "Most engines that there may be with --enable-elastic-ep; compute threads are shared out among as many. Unset: "
+            "--data-parallel-size.",
+            ge=1,
+            le=1024,
+            since="0.3.0",
+        ),
+    ] = None
     aggregate_engine_logging: Annotated[
         bool, Arg("Log one line with the statistics of all engines, in place of one for each.", since="0.2.0")
     ] = False
