@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import platform
 import subprocess
@@ -30,6 +31,10 @@ NATIVE = Path(*PACKAGE.split("."), "native")
 OBJECTS = Path("build", f"native.{sysconfig.get_platform()}")
 """Directory of object files. setuptools would put those of an editable installation into a directory that it deletes
 afterwards.
+"""
+PARTS = (1, 2)
+"""The kernels of one instruction set are two object files, which two processors compile at the same time: products and what
+works on rows, then attention, states and what writes caches (CORE_PART in kernels.inc.h).
 """
 COMMON = [
     "-O3",
@@ -180,33 +185,43 @@ class BuildNative(build_ext):
         objects.append(self._object(DISPATCH, [], [(f"CORE_HAVE_{name.upper()}", None) for name in tables]))
         path = self.get_ext_fullpath(ext.name)
         self.compiler.link_shared_object(
-            [*tables.values(), *objects], path, extra_postargs=["-pthread"], target_lang="c++"
+            [*itertools.chain.from_iterable(tables.values()), *objects],
+            path,
+            extra_postargs=["-pthread"],
+            target_lang="c++",
         )
 
-    def _begin(self, pool: ThreadPoolExecutor, names: Sequence[str]) -> dict[str, Future[str]]:
+    def _begin(self, pool: ThreadPoolExecutor, names: Sequence[str]) -> dict[str, list[Future[str]]]:
         """Compile the kernels of some instruction sets in the background."""
-        sources = {name: str(NATIVE / f"kernels_{name}.cpp") for name in names}
-        return {name: pool.submit(self._object, source, known_sets()[name], []) for name, source in sources.items()}
+        begun: dict[str, list[Future[str]]] = {}
+        for name in names:
+            source = str(NATIVE / f"kernels_{name}.cpp")
+            begun[name] = [pool.submit(self._object, source, known_sets()[name], [], part) for part in PARTS]
+        return begun
 
-    def _finished(self, tables: dict[str, Future[str]]) -> dict[str, str]:
-        """Return the object file of each set. Raises CompileError for a set that was requested by name."""
+    def _finished(self, tables: dict[str, list[Future[str]]]) -> dict[str, list[str]]:
+        """Return the object files of each set. Raises CompileError for a set that was requested by name."""
         made = {}
-        for name, table in tables.items():
+        for name, parts in tables.items():
             try:
-                made[name] = table.result()
+                made[name] = [part.result() for part in parts]
             except CompileError as error:
                 if self.named:
                     raise
                 self.warn(f"leaving out the {name} kernels: {error}")
         return made
 
-    def _object(self, source: str, flags: list[str], macros: list[tuple[str, str | None]]) -> str:
+    def _object(self, source: str, flags: list[str], macros: list[tuple[str, str | None]], part: int = 0) -> str:
         """Return the object file of a source, compiled unless the cached one was made of the same text by the same command.
 
         Contents are compared, not times: a fresh checkout, a branch and an installation by pip have new times for old files.
+
+        part: see PARTS; 0 for a source that is compiled whole.
         """
         arguments = [*COMMON, *flags]
-        (made,) = self.compiler.object_filenames([source], output_dir=str(OBJECTS))
+        directory = str(OBJECTS / f"part{part}" if part else OBJECTS)
+        macros = [*macros, ("CORE_PART", str(part))] if part else macros
+        (made,) = self.compiler.object_filenames([source], output_dir=directory)
         # The record is written last: an interrupted build leaves none, and its object file is not used.
         record = Path(f"{made}.record")
         # Of the include directories only Python's own counts. The others name the virtual environment, whose headers
@@ -221,7 +236,7 @@ class BuildNative(build_ext):
         compiled = digest(command.encode(), text) if text else ""
         if len(was) != 2 or was[1] != compiled or not compiled:
             record.unlink(missing_ok=True)
-            self.compiler.compile([source], output_dir=str(OBJECTS), macros=macros, extra_postargs=arguments)
+            self.compiler.compile([source], output_dir=directory, macros=macros, extra_postargs=arguments)
         record.write_text(f"{files} {compiled or '-'}", encoding="utf-8")
         return made
 

@@ -19,6 +19,7 @@ from core.api.config import ResolvedPlugin, WeightTransferConfig
 from core_adapters.resolvers.directory import DirectoryResolver, below
 from core_adapters.resolvers.hub import HubResolver
 from core_apis.app import create_app
+from core_apis.body import SHORT_BODY
 from core_apis.prepare.preparer import SMALL_BODY
 from core_apis.served_adapters import own_template
 from core_config.served.server_config import AdapterSettings, ServerConfig
@@ -253,6 +254,7 @@ async def test_adapters_come_from_shared_memory_where_weights_do(tmp_path: Path)
                 ({"shared_memory": None}, "either lora_path or shared_memory"),
                 ({"shared_memory": None, "lora_path": "a"}, "tensors describes shared memory"),
                 ({"adapter_config": None}, "adapter_config is missing"),
+                ({"adapter_config": [1]}, "adapter_config is no object"),
                 ({"shared_memory": "../etc/passwd"}, "is no name of shared memory"),
                 ({"tensors": [{"name": "x", "dtype": "F32", "shape": [-1]}]}, "body is not understood"),
                 ({"tensors": [{"name": "x", "dtype": "I8", "shape": [1]}]}, "has type I8"),
@@ -260,6 +262,8 @@ async def test_adapters_come_from_shared_memory_where_weights_do(tmp_path: Path)
             for change, words in wrong:
                 answer = await http.post("/v1/load_lora_adapter", json=body | change)
                 assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+            answer = await http.post("/v1/load_lora_adapter", json=body | {"adapter_config": {"x": "y" * SHORT_BODY}})
+            assert answer.status_code == 413 and f"{SHORT_BODY} bytes" in answer.json()["error"]["message"]
             assert [card["id"] for card in (await http.get("/v1/models")).json()["data"]] == ["fake"]
 
 

@@ -17,6 +17,7 @@ import uvloop
 from core_apis.server.loop_watch import LoopWatch, WatchedLoop, callback_name, innermost, loop_factory, watch_of
 from core_config.resolve import resolve
 from core_observers.families.loop_metrics import LoopCollector
+from core_observers.log_repeats import RepeatFilter
 
 
 class Clock:
@@ -152,6 +153,23 @@ def test_the_function_that_works_is_named(caplog: pytest.LogCaptureFixture) -> N
     loop.close()
     assert loop.watch.num_slow == 1
     assert ", in tests/apis/test_loop_watch.py" in told(caplog)[0] and "numbers_of_a_function" in told(caplog)[0]
+
+
+def test_names_that_differ_are_lines_of_their_own(
+    loop: WatchedLoop, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def other() -> None:
+        clock.work(0.05)
+
+    def main() -> None:
+        clock.work(0.03)
+
+    for callback in (main, main, other):
+        loop.watch.run(callback)
+    kept = RepeatFilter()
+    texts = [record.getMessage() for record in caplog.records if kept.filter(record)]
+    assert [text.partition(" ms")[0] for text in texts] == ["A callback took 30.0", "A callback took 50.0"]
+    assert "by the clock), at most 20 are allowed" in texts[0] and texts[1].endswith("<locals>.other.")
 
 
 def test_a_sample_just_after_the_callback_names_nothing_else() -> None:

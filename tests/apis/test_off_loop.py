@@ -13,12 +13,12 @@ from core_apis.answers import completion_writer
 from core_apis.answers.completion_writer import CompletionWriter
 from core_apis.answers.json_pieces import ENTRIES
 from core_apis.answers.logprobs import LogprobsFormatter
-from core_apis.body import SHORT_BODY
 from core_apis.generation import TASKS_AT_ONCE, merge
 from core_apis.prepare.preparation import Preparation
 from core_apis.prepare.process import Answer
 from core_apis.responses.stored_response import StoredResponse
 from core_apis.responses.writer import ResponseWriter
+from core_apis.routes.abort import MOST_BYTES
 from core_frontend.prompts import prompt_parser
 from tests.apis.conftest import RunningServer, run_server
 from tests.apis.fake_engine import FakeClient
@@ -107,12 +107,12 @@ def test_long_prompts_are_decoded_and_checked_elsewhere(roomy: RunningServer, pl
 
 
 def test_bodies_that_a_route_decodes_by_itself_are_short(roomy: RunningServer) -> None:
-    for count, status in ((3, 200), (LONG, 200), (SHORT_BODY // 8, 413)):
+    for count, status in ((3, 200), (LONG // 4, 200), (MOST_BYTES // 8, 413)):
         names = [f"cmpl-{place}" for place in range(count)]
         answer = roomy.http.post("/abort_requests", json={"request_ids": names})
         assert answer.status_code == status
     said = answer.json()["error"]["message"]
-    assert said == f"The request body is larger than {SHORT_BODY} bytes, the limit of this path; send less."
+    assert said == f"The request body is larger than {MOST_BYTES} bytes, the limit of this path; send less."
 
 
 def test_token_ids_come_packed(roomy: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:

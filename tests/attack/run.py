@@ -28,6 +28,7 @@ from tests.attack import (
     phase_stalls,
 )
 from tests.attack.arena import Arena
+from tests.attack.metronome import ticking
 from tests.attack.report import write
 from tests.attack.results import Clock, Phase
 from tests.attack.row import KEY
@@ -57,11 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     names = [name for name in PHASES if name in (options.only or PHASES)]
     given = None if options.url is None else target_of(options.url, options.key)
-    with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as home:
-        arena = Arena(Path(home), options.seed, given)
+    with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as home, ticking() as metronome:
+        arena = Arena(Path(home), options.seed, given, metronome=metronome)
         phases = attack(arena, names, options.minutes * 60)
     failed = sum(len(phase.failed) for phase in phases)
     write(options.report, phases, seed=options.seed, seconds=time.monotonic() - arena.begin)
+    arena.say("report", f"the machine stood still for {metronome.longest() * 1000:.0f} ms at most")
     arena.say("report", f"{options.report} and {options.report.with_suffix('.html')}: {failed} failed")
     return 1 if failed else 0
 

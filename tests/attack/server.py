@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import psutil
 from tests.attack.make import completion
 from tests.attack.row import KEY, SETUPS, Answer, Row
 from tests.attack.send import Target, send
+from tests.attack.slow import SlowCallback, slow_callbacks
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 180.0
@@ -28,8 +30,6 @@ ARGUMENTS = {
     "kv_offloading_disk_size": 0.05, "request_read_timeout": 5, "keep_alive_timeout": 5,
     "disable_uvicorn_access_log": True, "max_callback_ms": 20,
 }  # fmt: skip
-SLOW_CALLBACK = "A callback took "
-"""A line of the log for each callback of an event loop that took longer than `max_callback_ms`."""
 HEALTH = Row("health", "/health", method="GET", allowed=frozenset({200}))
 METRICS = Row("metrics", "/metrics", method="GET", allowed=frozenset({200}))
 TOKENS = Row("tokens", "/v1/completions", completion(prompt="Once upon a time", max_tokens=24, return_token_ids=True))
@@ -103,15 +103,14 @@ class Server:
         """All it has printed so far."""
         return self.log_file.read_text(errors="replace")
 
-    def slow_callbacks(self) -> list[str]:
-        """What its event loops say of callbacks that took too long, one line for each name in a minute; in any case a line more
-        where it counts more of them."""
-        log = self.log() if self.log_file.is_file() else ""
-        found = [line[line.index(SLOW_CALLBACK) :] for line in log.splitlines() if SLOW_CALLBACK in line]
+    def slow_callbacks(self) -> tuple[list[SlowCallback], int]:
+        """What its event loops say of callbacks that took too long, one line for each name in a minute; and how many they
+        count besides."""
+        found = slow_callbacks(self.log() if self.log_file.is_file() else "", datetime.now())
+        counted = 0.0
         if self.process.poll() is None and self.target.port:
-            count = metric(self.target, "slow_callbacks")
-            found += [f"{count:g} callbacks in all"] if count > len(found) else []
-        return found
+            counted = metric(self.target, "slow_callbacks")
+        return found, max(0, int(counted) - len(found)) if counted == counted else 0
 
     def run_directories(self) -> list[str]:
         """What lies in its temporary directory."""

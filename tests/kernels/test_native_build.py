@@ -173,8 +173,9 @@ SETS = {
 
 
 def tables(sources):
-    """The instruction sets whose kernels are among some sources."""
-    return [Path(name).stem.removeprefix("kernels_") for name in sources if "kernels_" in name]
+    """The instruction sets whose kernels are among some sources, each of which is compiled in two parts."""
+    names = [Path(name).stem.removeprefix("kernels_") for name in sources if "kernels_" in name]
+    return list(dict.fromkeys(names))
 
 
 @pytest.fixture
@@ -198,6 +199,14 @@ def host_compiler(source):
 def test_an_installation_compiles_the_best_set_of_this_processor_alone(source, host_compiler):
     _, built = compile_with(source, host_compiler())
     assert built and tables(compiled(source)) == host_compiler.order[:1]
+
+
+def test_the_kernels_of_a_set_are_two_files_that_two_processors_compile(source, host_compiler):
+    compile_with(source, host_compiler())
+    calls = [line.split() for line in (source / "log").read_text().splitlines() if not reads(line)]
+    parts = [(word, call[call.index("-o") + 1]) for call in calls for word in call if word.startswith("-DCORE_PART")]
+    assert sorted(word for word, _ in parts) == ["-DCORE_PART=1", "-DCORE_PART=2"]
+    assert len({made for _, made in parts}) == 2
 
 
 EVERY_SET = """#!/bin/sh

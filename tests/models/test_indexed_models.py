@@ -2,6 +2,7 @@
 same bits whatever happens around a request."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,17 @@ def test_a_backend_that_reads_every_key_is_refused_with_a_way_out(checkpoints) -
 def test_impossible_configurations_are_sentences(checkpoints, kind, changes, sentence) -> None:
     with pytest.raises(CoreError, match=sentence):
         resolve({"model": str(checkpoints[kind]), **ROOM, "hf_overrides": changes}, context="llm", environ={})
+
+
+def test_an_index_without_keys_is_refused_by_the_names_of_its_tensors(checkpoints, tmp_path: Path) -> None:
+    shutil.copytree(checkpoints["deepseek_v32"], tmp_path / "copy")
+    (file,) = (tmp_path / "copy").glob("*.safetensors")
+    tensors = load_file(file)
+    kept = {name: tensor for name, tensor in tensors.items() if ".indexer.wk." not in name}
+    assert len(kept) < len(tensors)
+    save_file(kept, file, {"format": "pt"})
+    with pytest.raises(CoreError, match=r"indexer\.wk"), opened(tmp_path / "copy"):
+        pass
 
 
 def test_a_stage_does_not_begin_with_a_reused_choice(checkpoints) -> None:

@@ -11,9 +11,12 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.errors import UNREADABLE, RequestError
-from core_apis.body import SHORT_BODY, json_response, read_body
+from core_apis.body import json_response, read_body
 from core_apis.context import context_of
 from core_apis.protocol.operation import AbortAnswer, AbortRequest
+
+MOST_BYTES = 1 << 18
+"""Bytes of a body, some 6,000 ids of answers: 250,000 ids of one letter, in 1 MiB, took 14 ms of the event loop."""
 
 router = APIRouter(tags=["operation"])
 
@@ -26,7 +29,7 @@ async def abort_requests(request: Request) -> Response:
     `request_ids` names them by the ids of their answers, or by the ids that their clients chose. Without any, all end.
     """
     context = context_of(request)
-    with context.bodies.body(SHORT_BODY) as body:
+    with context.bodies.body(MOST_BYTES) as body:
         data = b"".join(await read_body(request, body))
         try:
             wanted = frozenset(msgspec.json.decode(data or b"{}", type=AbortRequest).request_ids)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from core.api.config import WeightTransferConfig
 from core.api.errors import UNREADABLE, RequestError, nearest
-from core_apis.body import json_response, read_body
+from core_apis.body import SHORT_BODY, json_response, read_body
 from core_apis.context import context_of
 from core_apis.protocol.adapters import AdapterAnswer, LoadAdapterRequest, UnloadAdapterRequest
 from core_apis.served_adapters import LONGEST_NAME, ServedAdapters
@@ -57,7 +57,7 @@ def _source(body: LoadAdapterRequest, adapters: ServedAdapters, allowed: WeightT
     if (body.lora_path is None) == (body.shared_memory is None):
         raise RequestError("Expected either lora_path or shared_memory.", param="lora_path")
     if body.lora_path is not None:
-        for name, given in (("tensors", body.tensors), ("adapter_config", body.adapter_config)):
+        for name, given in (("tensors", body.tensors), ("adapter_config", _given(body.adapter_config))):
             if given:
                 raise RequestError(
                     f"{name} describes shared memory, but lora_path is given; leave one out.", param=name
@@ -70,12 +70,28 @@ def _source(body: LoadAdapterRequest, adapters: ServedAdapters, allowed: WeightT
             param="shared_memory",
             status=403,
         )
-    if body.adapter_config is None:
-        raise RequestError(
-            "adapter_config is missing; expected what adapter_config.json holds.", param="adapter_config"
-        )
     described = {"shared_memory": body.shared_memory, "tensors": msgspec.to_builtins(body.tensors)}
-    return {"sent": described | {"configuration": msgspec.json.encode(body.adapter_config).decode()}}
+    return {"sent": described | {"configuration": _configuration(_given(body.adapter_config))}}
+
+
+def _given(raw: msgspec.Raw) -> bytes:
+    """Return undecoded JSON; nothing for null."""
+    found = bytes(raw)
+    return b"" if found == b"null" else found
+
+
+def _configuration(given: bytes) -> str:
+    """Return the text of an adapter's configuration, which the engine decodes. Raises RequestError."""
+    if not given:
+        said = "is missing"
+    elif not given.startswith(b"{"):
+        said = "is no object"
+    else:
+        try:
+            return given.decode()
+        except UnicodeDecodeError:
+            said = "is no UTF-8"
+    raise RequestError(f"adapter_config {said}; expected what adapter_config.json holds.", param="adapter_config")
 
 
 def _adapters(request: Request) -> ServedAdapters:
@@ -85,8 +101,11 @@ def _adapters(request: Request) -> ServedAdapters:
 
 
 async def _body(request: Request, kind: type[T]) -> T:
-    """Decode the body. Raises RequestError."""
-    with context_of(request).bodies.body() as body:
+    """Decode the body: 1 MiB describes some 6,000 tensors in shared memory, 40,000 took 110 ms of the event loop.
+
+    Raises RequestError.
+    """
+    with context_of(request).bodies.body(SHORT_BODY) as body:
         data = b"".join(await read_body(request, body))
         try:
             return msgspec.json.decode(data, type=kind)

@@ -82,7 +82,7 @@ class LoopWatch:
             return callback(*arguments, **options)
         self._seen = ""
         self._collected_s = 0.0
-        self._running_since = time.monotonic()
+        since = self._running_since = time.monotonic()
         begin = self._busy()
         try:
             return callback(*arguments, **options)
@@ -92,16 +92,20 @@ class LoopWatch:
             self.longest_s = max(self.longest_s, seconds)
             if seconds > self.limit_s:
                 self.num_slow += 1
-                logger.warning(
-                    "A callback took %.1f ms of the event loop, at most %g are allowed (--max-callback-ms): %s%s%s.",
-                    *(
-                        seconds * 1000,
-                        self.limit_s * 1000,
-                        callback_name(callback),
-                        self._seen and f", in {self._seen}",
-                        f", {self._collected_s * 1000:.1f} ms of it collecting garbage" if self._collected_s else "",
-                    ),
-                )
+                self._log(callback, seconds, time.monotonic() - since)
+
+    def _log(self, callback: Callable[..., Any], seconds: float, passed: float) -> None:
+        """Log a callback that took too long. passed: seconds by the clock.
+
+        Its name is part of the format: of lines with the same one a log keeps one a minute.
+        """
+        where = self._seen and f", in {self._seen}"
+        words = (
+            "A callback took %.1f ms of the event loop (%.1f by the clock), at most %g are allowed (--max-callback-ms): "
+            f"{_plain(callback_name(callback) + where)}%s."
+        )
+        collecting = f", {self._collected_s * 1000:.1f} ms of it collecting garbage" if self._collected_s else ""
+        logger.warning(words, seconds * 1000, passed * 1000, self.limit_s * 1000, collecting)
 
     def _note_collection(self, phase: str, facts: dict[str, int]) -> None:
         """Add up the time of garbage collections within the running callback. Called by the collector."""

@@ -8,9 +8,11 @@ void tiled_attention(const AttentionCall *c, const AttentionTask *t, void *memor
 void tiled_attention_merge(const AttentionCall *c, const AttentionTask *t);
 
 static KernelTable tiled() {
+    static ContextKernels context = *core_kernels_avx2.context;
+    context.attention = tiled_attention, context.attention_merge = tiled_attention_merge;
+    context.attention_rows = kMostTaskRows;
     KernelTable table = core_kernels_avx2;
-    table.name = "amx", table.linear = tiled_linear;
-    table.attention = tiled_attention, table.attention_merge = tiled_attention_merge, table.attention_rows = kMostTaskRows;
+    table.name = "amx", table.linear = tiled_linear, table.context = &context;
     return table;
 }
 static const KernelTable *active = nullptr;

@@ -29,19 +29,19 @@ void attention_tile(const void *context, long tile) {
     const AttentionJob &job = *(const AttentionJob *)context;
     Scratch scratch(kAttentionBytes);
     if (scratch.memory)
-        job.table->attention(job.call, &job.tasks[tile], scratch.memory);
+        job.table->context->attention(job.call, &job.tasks[tile], scratch.memory);
     else
         job.exhausted->store(true);
 }
 
 void merge_tile(const void *context, long tile) {
     const AttentionJob &job = *(const AttentionJob *)context;
-    job.table->attention_merge(job.call, &job.tasks[tile]);
+    job.table->context->attention_merge(job.call, &job.tasks[tile]);
 }
 
 void write_tile(const void *context, long tile) {
     const WriteJob &job = *(const WriteJob *)context;
-    job.table->cache_write(job.call, tile * kWriteRows, at_most((tile + 1) * kWriteRows, job.call->rows));
+    job.table->context->cache_write(job.call, tile * kWriteRows, at_most((tile + 1) * kWriteRows, job.call->rows));
 }
 
 // Sets the range of spans seen by any of the rows [row, row + rows).
@@ -69,7 +69,7 @@ long count_tasks(const AttentionCall &c, long longest) {
 // The rows of a task: as many as the table likes, since all read the same keys, while four tasks are left for each thread.
 long task_rows(const AttentionCall &c) {
     if (c.element == kCacheF32 || c.element == kCacheF16) return kTaskRows;
-    long rows = kernels_active()->attention_rows;
+    long rows = kernels_active()->context->attention_rows;
     while (rows > kTaskRows && count_tasks(c, rows) < 4 * pool_size()) rows /= 2;
     return rows < kTaskRows ? kTaskRows : rows;
 }

@@ -34,7 +34,7 @@ struct ChoiceJob {
 
 void score_tile(const void *context, long tile) {
     const ScoreJob &job = *(const ScoreJob *)context;
-    job.table->index_scores(job.call, &job.tasks[tile]);
+    job.table->context->index_scores(job.call, &job.tasks[tile]);
 }
 
 // A number whose order is that of the scores: equal for both zeros, and for NaN and the least score.
@@ -209,7 +209,7 @@ constexpr long kWriteRows = 64;
 
 void write_tile(const void *context, long tile) {
     const WriteJob &job = *(const WriteJob *)context;
-    job.table->index_write(job.call, tile * kWriteRows, at_most((tile + 1) * kWriteRows, job.call->rows));
+    job.table->context->index_write(job.call, tile * kWriteRows, at_most((tile + 1) * kWriteRows, job.call->rows));
 }
 
 } // namespace

@@ -10,6 +10,9 @@
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #endif
+#if defined(CORE_PART) // the entries of the other part are unused, and left out
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
 
 namespace {
 #include CORE_LANES
@@ -39,9 +42,17 @@ namespace {
 #include "index.inc.h"
 } // namespace
 
-extern "C" const KernelTable CORE_TABLE = {
-    CORE_TABLE_NAME, staged_bytes, stage,      kTableRowBlock, row_chunk, linear,      norm,      rotary,
-    gated,           activate, add_rows,     open_rows, scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
-    route,           combine,      logprobs,   low_rank_inner, low_rank_outer, state_convolve, state_select, state_update, state_finish,
-    index_write,     index_scores, kAttentionRows,
+// CORE_PART: 1 or 2 for an object file with one of the two tables (see setup.py); without it an object file has both.
+extern "C" const ContextKernels CORE_CONTEXT;
+#if CORE_PART != 1
+extern "C" const ContextKernels CORE_CONTEXT = {
+    cache_write, attention, attention_merge, state_convolve, state_select, state_update, state_finish, index_write,
+    index_scores, kAttentionRows,
 };
+#endif
+#if CORE_PART != 2
+extern "C" const KernelTable CORE_TABLE = {
+    CORE_TABLE_NAME, staged_bytes, stage,     kTableRowBlock, row_chunk,      linear, norm,  rotary,  gated,    activate,
+    add_rows,        open_rows,    scale_rows, soft_cap_rows, race, route, combine, logprobs, low_rank_inner, low_rank_outer, &CORE_CONTEXT,
+};
+#endif

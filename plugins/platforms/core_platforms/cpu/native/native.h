@@ -553,6 +553,22 @@ struct AttentionTask {
     int32_t folded; // one record covers all shared spans
 };
 
+// The kernels that read or write what a sequence keeps: caches, states, the keys of an index. Their table is a second one because
+// the two are compiled at the same time (see setup.py).
+struct ContextKernels {
+    void (*cache_write)(const CacheWriteCall *, long begin, long end);
+    void (*attention)(const AttentionCall *, const AttentionTask *, void *memory); // kAttentionBytes, aligned to 64
+    void (*attention_merge)(const AttentionCall *, const AttentionTask *);
+    void (*state_convolve)(const StateCall *, long sequence, long channel, long last);
+    // Normalizes mamba1's dt, B and C in place.
+    void (*state_select)(const StateCall *, float *selected, long begin, long end);
+    void (*state_update)(const StateCall *, long sequence, long task, float *memory);
+    void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms across all heads
+    void (*index_write)(const IndexWriteCall *, long begin, long end);
+    void (*index_scores)(const IndexCall *, const IndexTask *);
+    long attention_rows; // most rows of a task whose products are of bfloat16; at least kTaskRows
+};
+
 struct KernelTable {
     const char *name;
     // Bytes of one staged row; 0 when rows are read in place.
@@ -569,23 +585,13 @@ struct KernelTable {
     void (*open_gate)(const RowsCall *, long begin, long end);
     void (*scale)(const RowsCall *, long begin, long end);
     void (*soft_cap)(const RowsCall *, long begin, long end);
-    void (*cache_write)(const CacheWriteCall *, long begin, long end);
-    void (*attention)(const AttentionCall *, const AttentionTask *, void *memory); // kAttentionBytes, aligned to 64
-    void (*attention_merge)(const AttentionCall *, const AttentionTask *);
     void (*race)(const RaceCall *, long begin, long end);
     void (*route)(const RouteCall *, long begin, long end);
     void (*combine)(const CombineCall *, long begin, long end);
     void (*logprobs)(const LogprobsCall *, long begin, long end);
     void (*low_rank_inner)(const LowRankTask *, long panel, long segment, long segments); // a subtree of segments
     void (*low_rank_outer)(const LowRankTask *, long panel, long last); // panels of the layer's outputs
-    void (*state_convolve)(const StateCall *, long sequence, long channel, long last);
-    // Normalizes mamba1's dt, B and C in place.
-    void (*state_select)(const StateCall *, float *selected, long begin, long end);
-    void (*state_update)(const StateCall *, long sequence, long task, float *memory);
-    void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms across all heads
-    void (*index_write)(const IndexWriteCall *, long begin, long end);
-    void (*index_scores)(const IndexCall *, const IndexTask *);
-    long attention_rows; // most rows of a task whose products are of bfloat16; at least kTaskRows
+    const ContextKernels *context;
 };
 
 // One table per file; a table exists only where its file was compiled (see dispatch.cpp).

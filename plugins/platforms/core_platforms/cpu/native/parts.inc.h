@@ -12,7 +12,7 @@ void records_tile(const void *context, long tile) {
     const RecordsJob &job = *(const RecordsJob *)context;
     Scratch scratch(kAttentionBytes);
     if (scratch.memory)
-        job.table->attention(&job.calls[tile % job.groups], &job.tasks[tile], scratch.memory);
+        job.table->context->attention(&job.calls[tile % job.groups], &job.tasks[tile], scratch.memory);
     else
         job.exhausted->store(true);
 }
@@ -63,5 +63,5 @@ struct JoinJob {
 
 void join_tile(const void *context, long tile) {
     const JoinJob &job = *(const JoinJob *)context;
-    job.table->attention_merge(job.call, &job.tasks[tile]);
+    job.table->context->attention_merge(job.call, &job.tasks[tile]);
 }

@@ -22,7 +22,7 @@ void convolve_tile(const void *context, long tile) {
     const Job &job = *(const Job *)context;
     const long sequence = tile / job.tasks, channel = tile % job.tasks * kStateChannels;
     if (idle(*job.call, sequence)) return;
-    job.table->state_convolve(job.call, sequence, channel, at_most(channel + kStateChannels, job.call->layer->channels));
+    job.table->context->state_convolve(job.call, sequence, channel, at_most(channel + kStateChannels, job.call->layer->channels));
 }
 
 void update_tile(const void *context, long tile) {
@@ -31,14 +31,14 @@ void update_tile(const void *context, long tile) {
     if (idle(*job.call, sequence)) return;
     Scratch scratch(kStateFloats * sizeof(float));
     if (scratch.memory)
-        job.table->state_update(job.call, sequence, tile % job.tasks, (float *)scratch.memory);
+        job.table->context->state_update(job.call, sequence, tile % job.tasks, (float *)scratch.memory);
     else
         job.exhausted->store(true);
 }
 
 void finish_tile(const void *context, long tile) {
     const Job &job = *(const Job *)context;
-    job.table->state_finish(job.call, tile * 8, at_most(tile * 8 + 8, job.call->cu_seqlens[job.call->batch]));
+    job.table->context->state_finish(job.call, tile * 8, at_most(tile * 8 + 8, job.call->cu_seqlens[job.call->batch]));
 }
 
 void run(TileFunction function, const Job &job, long tiles, bool large) {
@@ -60,7 +60,7 @@ bool own_products(const KernelTable *table, StateCall &c, long tokens, float *me
     if (l.op == kMamba1) {
         c.first = first, c.first_stride = l.first->n, c.second = second, c.second_stride = l.second->n;
         if (!product(l.first, c.mixed, l.channels, tokens, first)) return false;
-        if (l.norm != kNoNorm) table->state_select(&c, first, 0, tokens);
+        if (l.norm != kNoNorm) table->context->state_select(&c, first, 0, tokens);
         return product(l.second, first, l.first->n, tokens, second);
     }
     const float *f = c.x + l.channels, *g = f + (l.rank ? l.rank : l.heads * l.length) + l.heads;
