@@ -146,14 +146,43 @@ def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kerne
     native.pool_init(2)
 
 
-@pytest.mark.parametrize("size, heads", [(64, 9), (37, 1)])
-def test_the_best_of_many_keys_are_chosen_to_the_last_equal_one(kernels, isa, size, heads):
-    """Scores of all signs, many of them zero or equal to the worst chosen one; those of the size 64 are exact."""
-    sequences = Indexed("native", [3000], 64, "bfloat16", spec_of(300, heads, size))
+@pytest.mark.parametrize(
+    "size, heads, dtype, block_size",
+    [
+        (64, 9, "bfloat16", 64),
+        (37, 1, "bfloat16", 64),
+        (64, 40, "bfloat16", 48),
+        (16, 17, "float16", 32),
+        (20, 1, "float16", 37),
+        (64, 16, "float32", 64),
+        (37, 1, "fp8_e4m3", 16),
+    ],
+)
+def test_the_best_of_many_keys_are_chosen_to_the_last_equal_one(kernels, isa, size, heads, dtype, block_size):
+    """Scores of all signs, many zero or equal to the worst chosen one, all exact; sizes and heads fill vectors or do not.
+
+    Sixteen chosen keys lie in up to sixteen groups of the cache, and must come in their order.
+    """
+    sequences = Indexed("native", [3000], block_size, dtype, spec_of(300, heads, size))
     sequences.write([2996])
-    chosen = sequences.step([4])[0][0]
+    chosen, out = sequences.step([4])[0]
+    rounds = (isa == "amx" or isa.endswith("bf16")) and dtype in ("bfloat16", "fp8_e4m3")
     for row in range(4):
-        assert chosen[row].tolist() == sequences.best(0, 2996 + row).tolist()
+        position = 2996 + row
+        assert chosen[row].tolist() == sequences.best(0, position).tolist()
+        assert (out[row].double() - sequences.expected(0, position)).abs().max() < (0.04 if rounds else 1e-5)
+
+
+@pytest.mark.parametrize("better", [0, 1])
+def test_keys_that_a_sample_misses_are_chosen_like_others(kernels, isa, better):
+    """Every eighth key, which is all that a sample of 512 of 4,096 sees, is better or worse than any other."""
+    sequences = Indexed("native", [4096], 64, "float32", spec_of(300, 1, 16))
+    sequences.weights[0][:] = 1
+    sequences.queries[0][:] = 1
+    sequences.keys[0].clamp_(min=0)
+    sequences.keys[0][::8] = 9 * better
+    sequences.write([4095])
+    assert sequences.step([1])[0][0][0].tolist() == sequences.best(0, 4095).tolist()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,9 +9,9 @@ as [block_size / 16, D, 16], V as [block_size, D_v]; in the other types as pairs
 [block_size / 16, D / 2, 16, 2], V as [block_size / 2, D_v, 2]. Where 16 does not divide the block size: K as
 [block_size, D], V as [block_size, D_v], correct but slower to read. Values of 4-bit codes have a layout of their own
 (`kv_codes.inc.h`). 8-bit numbers and the levels of codes are read as bfloat16, which holds them exactly. Arithmetic is
-float32; where the processor multiplies bfloat16 and the cache does not hold float32 or float16, queries and softmax
-weights are rounded to bfloat16 first. A row's bits depend on its own keys alone: not on block size, chunks, batch or
-threads. Blocks shared by several sequences are read once for all of them.
+float32; where the processor multiplies bfloat16 and the cache does not hold float32 or float16, queries (of an index,
+too) and softmax weights are rounded to bfloat16 first. A row's bits depend on its own keys alone: not on block size, chunks,
+batch or threads. Blocks shared by several sequences are read once for all of them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -23,6 +24,11 @@ from core_attention.cpu_paged.packed_latents import PackedCache, arranged, descr
 from core_platforms.cpu.checks import check_heads, check_rows
 from core_runtime.contracts import BatchView
 from core_runtime.specs.chosen_keys import SPAN, row_keys, rows_together
+
+_ITEM_BYTES: Final = {ELEMENTS[name]: KV_TYPES[name].item_bytes for name in reversed(ELEMENTS)}
+"""Bytes of a number by the kernels' number of its type; of names with one number the first counts."""
+KEPT_STEPS: Final = 64
+"""Numbers of rows whose steps are kept: a decoding engine meets a few of them, again for each layer."""
 
 
 def element_of(layer: LatentLayer) -> int:
@@ -40,8 +46,7 @@ def _location(layer: LatentLayer) -> tuple[int, int, int]:
 
 def item_bytes(layer: LatentLayer) -> int:
     """Return the bytes of a number of a latent."""
-    name = next(name for name, number in ELEMENTS.items() if number == layer.sizes[4])
-    return KV_TYPES[name].item_bytes
+    return _ITEM_BYTES[int(layer.sizes[4])]
 
 
 def _places(layer: LatentLayer, metadata: Metadata) -> tuple[int, ...]:
@@ -89,6 +94,7 @@ class ChosenKeys:
     def __init__(self, native: ModuleType) -> None:
         self._native = native
         self._room = torch.empty(0, dtype=torch.uint8)
+        self._steps: dict[tuple[int, int, int], Metadata] = {}
 
     @property
     def nbytes(self) -> int:
@@ -117,7 +123,7 @@ class ChosenKeys:
             self._room = torch.empty(most * row_bytes, dtype=torch.uint8)
         for first in range(0, live, most):
             rows = slice(first, min(first + most, live))
-            gathered = self._gather(layer, chosen, rows, metadata, blocks, row_bytes)
+            gathered = self._gather(layer, chosen, rows, metadata, blocks)
             here = layer._replace(pointer=self._room.data_ptr(), sizes=_sizes(layer, row_bytes // blocks))
             attend_latent(self._native, here, q_latent[rows], q_pe[rows], gathered, out[rows])
 
@@ -144,31 +150,37 @@ class ChosenKeys:
             room = torch.zeros(len(positions), blocks * SPAN, keys.shape[1], dtype=keys.dtype)
             room[:, : positions.shape[1]] = keys.view(*positions.shape, -1)
             lengths = (positions >= 0).sum(1, dtype=torch.int32)
-            step = _step_of_rows(view, rows, lengths, blocks, positions.shape[1])
+            step = _step_of_rows(lengths, blocks, positions.shape[1])
             here = layer.reading(arranged(room.flatten(0, 1), SPAN), SPAN)
             attend_latent(self._native, here, q_latent[rows], q_pe[rows], described(step), out[rows])
 
-    def _gather(
-        self, layer: LatentLayer, chosen: Tensor, rows: slice, metadata: Metadata, blocks: int, row_bytes: int
-    ) -> Metadata:
+    def _gather(self, layer: LatentLayer, chosen: Tensor, rows: slice, metadata: Metadata, blocks: int) -> Metadata:
         """Copy the chosen keys of some rows into the room; return a step in which each row is a sequence of these."""
-        count = rows.stop - rows.start
-        lengths = torch.empty(count, dtype=torch.int32)
+        count, top_k = rows.stop - rows.start, chosen.shape[1]
+        step = self._steps.get((count, blocks, top_k))
+        if step is None:
+            if len(self._steps) == KEPT_STEPS:
+                self._steps.clear()
+            step = described(_step_of_rows(torch.empty(count, dtype=torch.int32), blocks, top_k))
+            self._steps[count, blocks, top_k] = step
         self._native.index_gather(
-            chosen.data_ptr(), chosen.stride(0), chosen.shape[1], rows.start, count, self._room.data_ptr(), blocks * SPAN,
-            lengths.data_ptr(), *_places(layer, metadata), int(layer.sizes[0]), int(layer.sizes[4]),
+            chosen.data_ptr(), chosen.stride(0), top_k, rows.start, count, self._room.data_ptr(), blocks * SPAN,
+            step.view.seq_lens.data_ptr(), *_places(layer, metadata), int(layer.sizes[0]), int(layer.sizes[4]),
         )  # fmt: skip
-        return described(_step_of_rows(metadata.view, rows, lengths, blocks, chosen.shape[1]))
+        return step
 
 
-def _step_of_rows(view: BatchView, rows: slice, lengths: Tensor, blocks: int, longest: int) -> BatchView:
-    """Return a step in which each row is a sequence of its own. lengths: keys of each. blocks: of each, one after the other."""
-    count = rows.stop - rows.start
+def _step_of_rows(lengths: Tensor, blocks: int, longest: int) -> BatchView:
+    """Return a step in which each row is a sequence of its own, and nothing is written. lengths: keys of each, int32 [rows].
+    blocks: of each, one after the other.
+    """
+    count = len(lengths)
+    nowhere = torch.full((count,), -1, dtype=torch.int64)
     return BatchView(
         num_tokens=count, num_seqs=count, block_size=SPAN, max_query_len=1, max_seq_len=longest,
         query_lens=[1] * count, seq_lens_list=[], cu_seqlens_q=torch.arange(count + 1, dtype=torch.int32),
         seq_lens=lengths, block_table=torch.arange(count * blocks, dtype=torch.int32).view(count, blocks),
-        slot_mapping=view.slot_mapping[rows], positions=view.positions[rows],
+        slot_mapping=nowhere, positions=nowhere,
     )  # fmt: skip
 
 

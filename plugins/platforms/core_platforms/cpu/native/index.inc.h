@@ -1,37 +1,51 @@
 // The keys and scores of an index, which chooses the keys that latent attention reads (DeepSeek V3.2). A score is the sum over
-// the index's heads of weight * max(0, query . key * scale), in float32 and in the order of the heads.
+// the index's heads of weight * max(0, query . key * scale), in float32.
 //
-// Keys lie row by row behind a block's latents, [block_size][dim]. The lanes of a score are keys, so that a score depends on
-// its own query and key alone: not on the batch, blocks, chunks or threads.
+// Keys lie row by row behind a block's latents, [block_size][dim]. Two neighbouring words of a key are broadcast from where they
+// lie, and multiplied with the same words of eight heads: no key is transposed, and each broadcast serves two vectors of heads,
+// without which reading would take longer than the products. A score depends on its own query and key alone: not on the batch,
+// blocks, chunks or threads.
+//
+// A word is a float32; where the processor multiplies pairs of bfloat16 and keys are bfloat16, it is such a pair, and queries are
+// rounded to bfloat16, as in attention.
 
-constexpr int kIndexHeads = kAttentionSums >= 24 ? 8 : 4; // heads whose sums stay in registers
+constexpr long kIndexGroup = 32; // keys that are found at once: 8 KB of bfloat16 stay in the first-level cache for all rows
+constexpr int kIndexKeys = kAttentionSums >= 16 ? 8 : 2; // keys whose sums stay in registers
+constexpr long kIndexStep = (kMaxIndex + 16) * sizeof(uint32_t); // of copied keys; no power of two: they would share cache sets
 
-// Neighbouring bfloat16 numbers share a word, which is taken apart as it is multiplied; other types have a float32 a word.
-LANE long index_words(int element, long dim) { return element == kCacheBF16 ? (dim + 1) / 2 : dim; }
+LANE bool index_pairs(const IndexCall &c) { return kRounds && c.element == kCacheBF16; }
+LANE long index_words(const IndexCall &c) { return ((index_pairs(c) ? (c.dim + 1) / 2 : c.dim) + 1) & -2; }
+LANE long index_panels(const IndexCall &c) { return (c.heads + 15) / 16; }
 
-// Sixteen words of a key from word i on; those beyond its end are zeros.
-template <int Element> LANE I index_part(const uint8_t *key, long i, long dim) {
-    constexpr long word = Element == kCacheF16 ? 2 : 4, item = Element == kCacheF32 ? 4 : 2;
-    const long left = dim * item - i * word;
-    const uint8_t *p = key + i * word;
-    if (left < 16 * word) {
-        alignas(64) uint8_t part[64] = {};
-        memcpy(part, p, left);
-        return Element == kCacheF16 ? as_int(load_half((const uint16_t *)part)) : iload(part);
-    }
-    return Element == kCacheF16 ? as_int(load_half((const uint16_t *)p)) : iload(p);
-}
-
-// Sixteen keys side by side: word i of key k at to[16 * i + k], with room for a multiple of sixteen words. Four keys are
-// transposed at a time.
-template <int Element> static void index_spread(const uint8_t *const (&from)[16], long dim, uint32_t *to) {
-    for (long i = 0, words = index_words(Element, dim); i < words; i += 16)
-        for (long k = 0; k < 16; k += 4) {
-            I x[4];
-            for (long j = 0; j < 4; j++) x[j] = index_part<Element>(from[k + j], i, dim);
-            transpose(x); // part b of x[j] is word i + 4 * b + j of the four keys
-            for (long j = 0; j < 4; j++) store_parts((uint8_t *)(to + (i + j) * 16 + k), 4 * 64, x[j]);
+// Writes a row's queries as [heads / 16][words / 2] pairs of vectors of two words of eight heads, and then its weights. Head h of
+// sixteen is in vector h / 2 % 2, there in part h / 4, and there number h % 2, so that `add_neighbours` puts the sums of all heads
+// in order. What fills heads and words up is zero.
+static void index_queries(const IndexCall *call, long row, uint32_t *to) {
+    const IndexCall &c = *call;
+    const long words = index_words(c), panels = index_panels(c);
+    const float *q = c.q + row * c.q_row_stride;
+    memset(to, 0, panels * words * 64);
+    for (long h = 0; h < c.heads; h++) {
+        uint32_t *lane = to + h / 16 * words * 16 + h % 4 / 2 * 16 + h % 16 / 4 * 4 + h % 2 * 2;
+        const float *query = q + h * c.dim;
+        for (long i = 0; i < c.dim; i += 16) {
+            const long n = at_most(16, c.dim - i);
+            alignas(64) uint32_t part[16];
+            const F x = n < 16 ? load_part(query + i, n) : load(query + i);
+#ifdef CORE_BF16_DOT
+            if (index_pairs(c)) {
+                store_bf16((uint16_t *)part, x);
+                for (long j = 0; j < (n + 1) / 2; j++) lane[(i / 2 + j) / 2 * 32 + j % 2] = part[j];
+                continue;
+            }
+#endif
+            store((float *)part, x);
+            for (long j = 0; j < n; j++) lane[(i + j) / 2 * 32 + j % 2] = part[j];
         }
+    }
+    float *weights = (float *)(to + panels * words * 16);
+    memset(weights, 0, panels * 64);
+    memcpy(weights, c.weights + row * c.weights_row_stride, c.heads * sizeof(float));
 }
 
 LANE const uint8_t *index_key(const IndexCall &c, long sequence, long key) {
@@ -39,56 +53,106 @@ LANE const uint8_t *index_key(const IndexCall &c, long sequence, long key) {
     return c.cache + (size_t)(slot / c.block_size) * c.block_bytes + c.offset + slot % c.block_size * c.dim * bytes;
 }
 
-// The keys [first, first + 16) of a sequence; those from `end` on are the last one again, and nobody reads their scores. Within
-// a block nothing is divided for each key.
-LANE void index_keys(const IndexCall &c, long sequence, long first, long end, const uint8_t *(&to)[16]) {
-    const bool in_one_block = !c.tails && c.block_size % 16 == 0; // `first` is a multiple of 16
-    const long bytes = c.dim * (c.element == kCacheF32 ? 4 : 2);
-    if (in_one_block) to[0] = index_key(c, sequence, first);
-    for (long lane = in_one_block; lane < 16; lane++) {
-        const long key = at_most(first + lane, end - 1);
-        to[lane] = in_one_block ? to[0] + (key - first) * bytes : index_key(c, sequence, key);
+// Sixteen keys `step` bytes apart, in the words that products broadcast.
+struct IndexKeys {
+    const uint8_t *first;
+    long step;
+    ptrdiff_t ahead; // bytes from a key to one that is fetched; 0: none
+};
+
+// Copies a key to `to` in words, filled up with zeros.
+template <int Element> LANE void index_copy(const IndexCall &c, const uint8_t *key, uint32_t *to) {
+    constexpr bool pairs = kRounds && Element == kCacheBF16;
+    to[index_words(c) - 2] = to[index_words(c) - 1] = 0;
+    if (pairs || Element == kCacheF32) {
+        memcpy(to, key, c.dim * (pairs ? 2 : 4));
+        return;
+    }
+    for (long i = 0; i < c.dim; i += 16) {
+        const long n = at_most(16, c.dim - i);
+        const uint16_t *from = (const uint16_t *)key + i;
+        uint16_t part[16] = {};
+        if (n < 16) memcpy(part, from, n * sizeof *part), from = part;
+        istore(to + i, Element == kCacheBF16 ? shift_left<16>(load_u16(from)) : as_int(load_half(from)));
     }
 }
 
-template <bool Pairs, int H>
-LANE F index_heads(const IndexCall &c, const float *q, const float *weights, const uint32_t *keys, F total) {
-    constexpr long together = Pairs ? 2 : 1;
-    F acc[H];
-    for (int h = 0; h < H; h++) acc[h] = zero();
-    long i = 0;
-    for (; i + together <= c.dim; i += together) {
-        const I word = iload(keys + i / together * 16);
-        const F key = as_float(Pairs ? shift_left<16>(word) : word);
-        for (int h = 0; h < H; h++) acc[h] = fma(set1(q[h * c.dim + i]), key, acc[h]);
-        if (!Pairs) continue;
-        const F next = as_float(iand(word, iset1((int32_t)0xffff0000)));
-        for (int h = 0; h < H; h++) acc[h] = fma(set1(q[h * c.dim + i + 1]), next, acc[h]);
+// The keys [first, first + 16) of a sequence, `first` a multiple of 16, where they lie or in `room`. Nobody reads the scores of
+// those from `end` on.
+template <int Element> LANE IndexKeys index_keys(const IndexCall &c, const IndexTask &t, long first, uint8_t *room) {
+    constexpr bool pairs = kRounds && Element == kCacheBF16;
+    const long bytes = c.dim * (Element == kCacheF32 ? 4 : 2);
+    const bool in_block = !c.tails && c.block_size % 16 == 0;
+    const uint8_t *key = index_key(c, t.sequence, first);
+    if (in_block && (Element == kCacheF32 || pairs) && bytes % 8 == 0) {
+        const bool follows = first + 16 < t.end;
+        return {key, bytes, follows ? index_key(c, t.sequence, first + 16) - key : 0};
     }
-    if (i < c.dim) { // the first half of the last pair, of an odd number of numbers
-        const F key = as_float(shift_left<16>(iload(keys + i / together * 16)));
-        for (int h = 0; h < H; h++) acc[h] = fma(set1(q[h * c.dim + i]), key, acc[h]);
+    for (long k = 0; k < 16; k++, key += bytes) {
+        if (!in_block) key = index_key(c, t.sequence, at_most(first + k, t.end - 1));
+        index_copy<Element>(c, key, (uint32_t *)(room + k * kIndexStep));
     }
-    for (int h = 0; h < H; h++) total = fma(set1(weights[h]), max(mul(acc[h], set1(c.scale)), zero()), total);
-    return total;
+    return {room, kIndexStep, 0};
+}
+
+// Adds the scores of some keys by sixteen heads to total, [K].
+template <bool Pairs, int K>
+LANE void index_heads(const uint32_t *q, F weights, IndexKeys keys, long words, F scale, F (&total)[K]) {
+    F acc[K][2];
+    for (int k = 0; k < K; k++) acc[k][0] = acc[k][1] = zero();
+    const long step = keys.step, step3 = 3 * step;
+    const uint8_t *low = keys.first, *high = low + 4 * step; // four keys share an address
+    for (long i = 0; i < words; i += 2, low += 8, high += 8, q += 32) {
+        const I first = iload(q), second = iload(q + 16);
+        for (int k = 0; k < K; k++) {
+            const I key = load_pair((k < 4 ? low : high) + (k % 4 == 3 ? step3 : k % 4 * step));
+#ifdef CORE_BF16_DOT
+            if (Pairs) acc[k][0] = dot_bf16(acc[k][0], first, key), acc[k][1] = dot_bf16(acc[k][1], second, key);
+#endif
+            if (Pairs) continue;
+            acc[k][0] = fma(as_float(first), as_float(key), acc[k][0]);
+            acc[k][1] = fma(as_float(second), as_float(key), acc[k][1]);
+        }
+    }
+    for (int k = 0; k < K; k++) {
+        const F products = add_neighbours(acc[k][0], acc[k][1]);
+        total[k] = fma(weights, max(mul(products, scale), zero()), total[k]);
+    }
+}
+
+// The scores of sixteen keys by a row.
+template <bool Pairs> LANE void index_scores_at(const IndexCall &c, const uint32_t *q, IndexKeys keys, float *scores) {
+    constexpr int K = kIndexKeys;
+    const long words = index_words(c), panels = index_panels(c);
+    const float *weights = (const float *)(q + panels * words * 16);
+    for (long first = 0; first < 16; first += K, keys.first += K * keys.step) {
+        for (int k = 0; k < K && keys.ahead; k++)
+            for (long line = 0; line < words * 4; line += 64) __builtin_prefetch(keys.first + keys.ahead + k * keys.step + line);
+        F total[K];
+        for (int k = 0; k < K; k++) total[k] = zero();
+        for (long p = 0; p < panels; p++)
+            index_heads<Pairs, K>(q + p * words * 16, load(weights + 16 * p), keys, words, set1(c.scale), total);
+        for (int k = 0; k < K; k++) {
+            const float score = sum(total[k]);
+            scores[first + k] = score == score ? score : -__builtin_inff(); // NaN is the worst
+        }
+    }
 }
 
 template <int Element> static void index_scores_of(const IndexCall &c, const IndexTask &t) {
-    constexpr bool pairs = Element == kCacheBF16;
-    alignas(64) uint32_t keys[kMaxIndex * 16];
-    for (long first = t.first; first < t.end; first += 16) {
-        const uint8_t *from[16];
-        index_keys(c, t.sequence, first, t.end, from);
-        index_spread<Element>(from, c.dim, keys);
+    constexpr bool pairs = kRounds && Element == kCacheBF16;
+    alignas(64) uint8_t room[kIndexGroup * kIndexStep];
+    for (long first = t.first; first < t.end; first += kIndexGroup) {
+        const long groups = at_most(kIndexGroup, t.end - first + 15) / 16;
+        IndexKeys keys[kIndexGroup / 16];
+        for (long g = 0; g < groups; g++) keys[g] = index_keys<Element>(c, t, first + 16 * g, room + g * 16 * kIndexStep);
         for (long row = 0; row < t.rows; row++) {
             if (t.position + row < first) continue;
-            const float *q = c.q + (t.token + row) * c.q_row_stride, *weights = c.weights + (t.token + row) * c.weights_row_stride;
-            F total = zero();
-            long h = 0;
-            for (; h + kIndexHeads <= c.heads; h += kIndexHeads)
-                total = index_heads<pairs, kIndexHeads>(c, q + h * c.dim, weights + h, keys, total);
-            for (; h < c.heads; h++) total = index_heads<pairs, 1>(c, q + h * c.dim, weights + h, keys, total);
-            store(t.scores + row * t.stride + first, total);
+            const uint32_t *q = t.queries + row * t.query_words;
+            for (long g = 0; g < groups; g++) {
+                index_scores_at<pairs>(c, q, keys[g], t.scores + row * t.stride + first + 16 * g);
+                keys[g].ahead = 0; // the first row's
+            }
         }
     }
 }

@@ -40,6 +40,8 @@ namespace {
 #include "state_rows.inc.h"
 #include "states.inc.h"
 #include "index.inc.h"
+#include "index_choice.inc.h"
+#include "index_gather.inc.h"
 } // namespace
 
 // CORE_PART: 1 or 2 for an object file with one of the two tables (see setup.py); without it an object file has both.
@@ -47,7 +49,7 @@ extern "C" const ContextKernels CORE_CONTEXT;
 #if CORE_PART != 1
 extern "C" const ContextKernels CORE_CONTEXT = {
     cache_write, attention, attention_merge, state_convolve, state_select, state_update, state_finish, index_write,
-    index_scores, kAttentionRows,
+    index_queries, index_scores, index_choose, index_gather, kAttentionRows,
 };
 #endif
 #if CORE_PART != 2

@@ -135,6 +135,11 @@ LANE __m256 lookup_half(F table, __m256i index) {
     return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
 }
 LANE F lookup(F table, I index) { return {lookup_half(table, index.a), lookup_half(table, index.b)}; }
+LANE I load_pair(const uint8_t *p) { // 64 bits, repeated
+    int64_t pair;
+    memcpy(&pair, p, 8);
+    return {_mm256_set1_epi64x(pair), _mm256_set1_epi64x(pair)};
+}
 LANE I load_bytes(const uint8_t *p) {
     __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
     return {table, table};
@@ -159,6 +164,7 @@ LANE F select_range(F value, F other, int32_t low, int32_t high) {
             _mm256_blendv_ps(other.b, value.b, range_mask(iota().b, low, high))};
 }
 
+LANE F add_neighbours(F x, F y) { return {_mm256_hadd_ps(x.a, y.a), _mm256_hadd_ps(x.b, y.b)}; } // see lanes_avx512.h
 LANE float sum(F x) {
     __m256 b = _mm256_add_ps(x.a, x.b);
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));

@@ -83,8 +83,20 @@ LANE I load_i8(const uint8_t *p) { return (I)_mm512_cvtepi8_epi32(_mm_loadu_si12
 // Looks up, in a table of sixteen entries, the entry named by the lower four bits of each lane, or of each byte below
 // 16.
 LANE F lookup(F table, I index) { return _mm512_permutexvar_ps((__m512i)index, table); }
+LANE I load_pair(const uint8_t *p) { // 64 bits, repeated
+    int64_t pair;
+    memcpy(&pair, p, 8);
+    return (I)_mm512_set1_epi64(pair);
+}
 LANE I load_bytes(const uint8_t *p) { return (I)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)); }
 LANE I lookup_bytes(I table, I index) { return (I)_mm512_shuffle_epi8((__m512i)table, (__m512i)index); }
+#define CORE_PICK 1
+// Where `lanes` has a bit, the lane of `from` that `index` names; else the lane of x.
+LANE I pick(I x, uint32_t lanes, I from, I index) {
+    return (I)_mm512_mask_permutexvar_epi32((__m512i)x, (__mmask16)lanes, (__m512i)index, (__m512i)from);
+}
+// The lanes of x that have a bit, one after the other.
+LANE I compress(I x, uint32_t lanes) { return (I)_mm512_maskz_compress_epi32((__mmask16)lanes, (__m512i)x); }
 LANE void store_i8(int8_t *p, I a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)a)); }
 LANE void store_u16(uint16_t *p, I a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)a)); }
 // value where low <= lane < high, else other
@@ -95,6 +107,8 @@ LANE F select_range(F value, F other, int32_t low, int32_t high) {
     return _mm512_mask_blend_ps(mask, other, value);
 }
 
+// Of each four lanes a0 + a1, a2 + a3, b0 + b1, b2 + b3.
+LANE F add_neighbours(F a, F b) { return add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)); }
 LANE float sum(F a) {
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));

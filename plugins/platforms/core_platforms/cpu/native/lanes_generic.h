@@ -124,6 +124,11 @@ LANE I load_bytes(const uint8_t *p) { // the generic lookup reads only the first
     memcpy(&r, p, 16);
     return r;
 }
+LANE I load_pair(const uint8_t *p) { // 64 bits, repeated
+    uint8_t bytes[64];
+    for (int i = 0; i < 8; i++) memcpy(bytes + 8 * i, p, 8);
+    return iload(bytes);
+}
 LANE I lookup_bytes(I table, I index) {
     uint8_t bytes[64], entries[16];
     memcpy(bytes, &index, 64);
@@ -153,6 +158,9 @@ LANE F select_range(F value, F other, int32_t low, int32_t high) {
     EACH(F, pick((lane.v[i] >= low) & (lane.v[i] < high), value.v[i], other.v[i]));
 }
 
+LANE F add_neighbours(F a, F b) { // of each four lanes a0 + a1, a2 + a3, b0 + b1, b2 + b3
+    EACH(F, (f4{a.v[i][0] + a.v[i][1], a.v[i][2] + a.v[i][3], b.v[i][0] + b.v[i][1], b.v[i][2] + b.v[i][3]}));
+}
 LANE float sum(F a) {
     f4 c = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
     return (c[0] + c[2]) + (c[1] + c[3]);

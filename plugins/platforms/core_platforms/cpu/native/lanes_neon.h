@@ -127,6 +127,11 @@ LANE F lookup(F table, I index) {
     EACH(F, vreinterpretq_f32_u8(vqtbl4q_u8(
                 bytes, vreinterpretq_u8_u32(vmlaq_n_u32(first, vandq_u32(vreinterpretq_u32_s32(index.v[i]), last), 0x04040404)))));
 }
+LANE I load_pair(const uint8_t *p) { // 64 bits, repeated
+    int64_t pair;
+    memcpy(&pair, p, 8);
+    EACH(I, vreinterpretq_s32_s64(vdupq_n_s64(pair)));
+}
 LANE I load_bytes(const uint8_t *p) { EACH(I, vreinterpretq_s32_u8(vld1q_u8(p))); }
 LANE I lookup_bytes(I table, I index) {
     EACH(I, vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table.v[i]), vreinterpretq_u8_s32(index.v[i]))));
@@ -145,6 +150,7 @@ LANE F select_range(F value, F other, int32_t low, int32_t high) {
                       value.v[i], other.v[i]));
 }
 
+LANE F add_neighbours(F a, F b) { EACH(F, vpaddq_f32(a.v[i], b.v[i])); } // a0 + a1, a2 + a3, b0 + b1, b2 + b3
 LANE float sum(F a) {
     float32x4_t c = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));
     float32x2_t d = vadd_f32(vget_low_f32(c), vget_high_f32(c));

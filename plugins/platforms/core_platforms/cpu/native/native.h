@@ -324,7 +324,12 @@ struct IndexTask { // scores of some successive rows of a sequence over the keys
     long first, end;
     float *scores; // [rows, stride]
     long stride;
+    const uint32_t *queries; // [rows, query_words], as `index_queries` writes them
+    long query_words;
 };
+
+// Room for a row's queries and weights as products read them, in 32-bit words.
+static inline long index_query_words(const IndexCall &c) { return (c.heads + 15) / 16 * 16 * (c.dim + 4); }
 
 struct IndexWriteCall {
     const float *k; // [rows, dim]
@@ -565,7 +570,10 @@ struct ContextKernels {
     void (*state_update)(const StateCall *, long sequence, long task, float *memory);
     void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms across all heads
     void (*index_write)(const IndexWriteCall *, long begin, long end);
+    void (*index_queries)(const IndexCall *, long row, uint32_t *to);
     void (*index_scores)(const IndexCall *, const IndexTask *);
+    void (*index_choose)(const float *scores, long keys, long top_k, uint32_t *spare, int32_t *out); // of more keys than top_k
+    void (*index_gather)(const ChosenCall *, long row, long begin, long end); // keys of a row; `begin` is a multiple of 16
     long attention_rows; // most rows of a task whose products are of bfloat16; at least kTaskRows
 };
 
