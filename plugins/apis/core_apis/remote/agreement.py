@@ -51,8 +51,9 @@ OWN_OF_SCHEDULER = (
 OF_MACHINES = frozenset({
     "device", "platform_config", "kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization", "max_num_seqs",
     "max_num_batched_tokens", "kv_offloading_size", "kv_offloading_disk_path", "kv_offloading_disk_size", "keep_weights",
-    "prepared_weights", "keep_kv", "standby_engine", "use_tqdm_on_load", "kv_events_config", "engine_restarts", "engine_restart_window",
-    "engine_restart_backoff", "engine_wedge_timeout", "engine_utility_timeout", "kv_transfer_config", "kv_peers", "kv_key_file",
+    "prepared_weights", "keep_kv", "standby_engine", "use_tqdm_on_load", "kv_events_config", "engine_restarts",
+    "engine_restart_window", "engine_restart_backoff", "engine_wedge_timeout", "engine_utility_timeout", "kv_transfer_config",
+    "kv_peers", "kv_key_file",
 })  # fmt: skip
 """Arguments that engines of one group may have otherwise on each machine."""
 
