@@ -154,6 +154,11 @@ async def test_drained_engines_take_requests_again_where_no_other_is_left() -> N
     assert rounds.drained == {1, 2}, "engine 0 serves"
     engines[0].gone, engines[0].address = EngineGone("", "killed"), None
     rounds.take_back()
+    while 1 in rounds.drained:
+        await asyncio.sleep(0)
+    assert rounds.drained == {2} and engines[2].starts == 0, "engine 1 serves again"
+    engines[1].gone, engines[1].address = EngineGone("", "killed"), None
+    rounds.take_back()
     while rounds.drained:
         await asyncio.sleep(0)
     assert engines[2].starts == 1 and child.parts[-2:] == [("undrain", 1), ("undrain", 2)]

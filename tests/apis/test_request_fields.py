@@ -26,7 +26,7 @@ def test_the_page_is_current() -> None:
 def test_every_body_with_a_prompt_is_on_it() -> None:
     known = {path for body in BODIES for path in body.paths}
     small = {"/tokenize", "/detokenize", "/v1/messages/count_tokens"}
-    weights = {"/init_weight_transfer_engine", "/update_weights", "/collective_rpc"}
+    weights = {"/init_weight_transfer_engine", "/update_weights", "/collective_rpc", "/scale_elastic_ep"}
     weights |= {"/start_weight_update", "/finish_weight_update"}
     adapters = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
     bodies = {path for path, operation in OPERATIONS.items() if operation.body is not None}

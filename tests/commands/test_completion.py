@@ -42,7 +42,7 @@ def bash(scripts, *words):
 
 
 def test_bash_completes_commands_and_their_commands(scripts):
-    assert bash(scripts, "core", "s") == ["serve", "save-sharded"]
+    assert bash(scripts, "core", "s") == ["serve", "save-sharded", "scale"]
     assert {"list", "show", "explain"} <= set(bash(scripts, "core", "plugins", ""))
     assert set(bash(scripts, "core", "completion", "")) == set(SHELLS)
 

@@ -37,7 +37,9 @@ class SimApiChild:
         self._task.add_done_callback(lambda task: self._hang_up())
 
     @classmethod
-    async def spawn(cls, number: int, listener: object, max_callback_ms: float | None) -> SimApiChild:
+    async def spawn(
+        cls, number: int, listener: object, max_callback_ms: float | None, media: int | None
+    ) -> SimApiChild:
         return cls(number)
 
     def begin(self, message: Begin) -> None:
