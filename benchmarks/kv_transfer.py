@@ -13,59 +13,16 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
-import sys
 import time
+from functools import partial
 from typing import Any
 
-import httpx
-
-READY_S = 120.0
-PAUSE_S = 0.2
+from benchmarks.kv_handoffs import Server, timed
 
 
-class Server:
-    """A server of the embedded model, or of `model`. connector: keys of --kv-connectors-config.tcp."""
-
-    def __init__(self, port: int, model: str | None, connector: dict[str, Any]) -> None:
-        arguments = [
-            "--port",
-            str(port),
-            "--host",
-            "127.0.0.1",
-            "--max-model-len",
-            "8192",
-            "--platform-config.threads",
-            "1",
-        ]
-        sharing = ["--kv-connectors", "tcp", "--kv-connectors-config", json.dumps({"tcp": connector})]
-        command = [sys.executable, "-m", "core", "serve", *([model] if model else []), *arguments, *sharing]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120)
-        deadline = time.monotonic() + READY_S
-        while not self._is_ready():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise SystemExit("A server does not start.")
-            time.sleep(PAUSE_S)
-        self._model = self._http.get("/v1/models").json()["data"][0]["id"]
-
-    def first_token_ms(self, prompt: list[int]) -> float:
-        """Milliseconds until one token is there."""
-        body = {"model": self._model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
-        begin = time.perf_counter()
-        self._http.post("/v1/completions", json=body).raise_for_status()
-        return (time.perf_counter() - begin) * 1e3
-
-    def close(self) -> None:
-        """End it."""
-        self._process.terminate()
-        self._process.wait()
-
-    def _is_ready(self) -> bool:
-        try:
-            return self._http.get("/ready").status_code == httpx.codes.OK
-        except httpx.TransportError:
-            return False
+def sharing(**connector: Any) -> list[str]:
+    """Return the arguments of a server. connector: keys of --kv-connectors-config.tcp."""
+    return ["--kv-connectors", "tcp", "--kv-connectors-config", json.dumps({"tcp": connector})]
 
 
 def main() -> None:
@@ -82,16 +39,18 @@ def main() -> None:
     place = f"127.0.0.1:{options.port + 2}"
     servers: list[Server] = []
     try:
-        servers.append(Server(options.port, options.model, {"listen": place}))
-        servers.append(Server(options.port + 1, options.model, {"peers": [place]}))
+        servers.append(Server(options.port, options.model, *sharing(listen=place)))
+        servers.append(Server(options.port + 1, options.model, *sharing(peers=[place])))
+        for server in servers:
+            server.until_ready()
         first, second = servers
         times: dict[str, list[float]] = {"computed": [], "from the other engine": [], "own cache": []}
         for turn in range(options.turns + 1):
             drawn = random.Random(turn)
             unknown, known = ([drawn.randrange(300, 30_000) for _ in range(options.tokens)] for _ in range(2))
-            first.first_token_ms(known)
+            first.first_token(known)
             time.sleep(options.saved_s)
-            told = [second.first_token_ms(unknown), second.first_token_ms(known), second.first_token_ms(known)]
+            told = [timed(partial(second.first_token, prompt)) for prompt in (unknown, known, known)]
             if turn:  # the first one warms up
                 for values, value in zip(times.values(), told, strict=True):
                     values.append(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import threading
 import time
@@ -24,14 +23,6 @@ from tests.tiny_models import save_checkpoint
 
 MODULES = {"tcp": "core_kv_connectors", "nixl": "nixl_cu12", "mooncake": "mooncake"}
 LIMIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[Network]:
-    assert os.geteuid() == 0, "network namespaces need root"
-    network = Network()
-    yield network
-    network.close()
 
 
 @pytest.fixture(params=MODULES)

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from tests.apis.test_kv_transfer import ANSWER, Server, until_ready
-from tests.nodes.pairs import LIMIT_S, Pair, Stream, is_engine, network, pair, until
+from tests.nodes.pairs import LIMIT_S, Pair, Stream, is_engine, pair, until
 
-__all__ = ["network", "pair"]
+__all__ = ["pair"]
 pytestmark = pytest.mark.nodes
 LONGER = {**ANSWER, "n": 1, "max_tokens": 350, "stream": True}
 PROCESSES = (("A", "engine"), ("A", "front"), ("B", "engine"), ("B", "rank"), ("B", "front"))

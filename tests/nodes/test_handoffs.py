@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from tests.apis.test_kv_transfer import ANSWER, Server, told
-from tests.nodes.pairs import Pair, is_engine, network, pair
+from tests.nodes.pairs import Pair, is_engine, pair
 
-__all__ = ["network", "pair"]
+__all__ = ["pair"]
 pytestmark = pytest.mark.nodes
 LONG = {**ANSWER, "max_tokens": 24}
 

@@ -1,7 +1,6 @@
 """A group of engines on two machines (network namespaces): a slow and lossy network, a cut one, and a machine that dies."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -22,14 +21,6 @@ from tests.nodes.network import Network
 
 pytestmark = pytest.mark.nodes
 PORT = 29550
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[Network]:
-    assert os.geteuid() == 0, "network namespaces need root"
-    network = Network()
-    yield network
-    network.close()
 
 
 @pytest.fixture

@@ -67,14 +67,6 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def network() -> Iterator[Network]:
-    assert os.geteuid() == 0, "network namespaces need root"
-    network = Network()
-    yield network
-    network.close()
-
-
-@pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(tmp_path_factory.mktemp("model") / "llama")
 

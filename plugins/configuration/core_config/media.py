@@ -212,6 +212,11 @@ def why_not(settings: Settings, path: str, manifest: CheckpointManifest) -> str:
         return "the checkpoint has no files of a processor"
     if kind in THREE_POSITIONS and not rope_spec(text_config(config), full=True).axes:
         return "the configuration has no mrope_section"
+    return _unprocessed(settings, manifest, kind)
+
+
+def _unprocessed(settings: Settings, manifest: CheckpointManifest, kind: str) -> str:
+    """Return why pictures cannot be processed on this machine, as the end of a sentence; empty where they can."""
     is_own = settings["mm_processor"] in (None, own_processor(manifest))
     if is_own and kind in OF_TORCHVISION and importlib.util.find_spec("torchvision") is None:
         return f"transformers processes pictures of models of type '{kind}' with torchvision, which is not installed"

@@ -227,6 +227,11 @@ class _Reading:
                 f"{self._path}: A and B of {module} have the shapes {list(a.shape)} and {list(b.shape)}, expected [r, K] "
                 "and [N, r]."
             )
+        self._check_vectors(module, found)
+        return ModuleChange(module, scale=self._scale(module, a.shape[0]), **found)
+
+    def _check_vectors(self, module: str, found: Mapping[str, Tensor]) -> None:
+        """Raise UserError unless a module has the magnitude and the bias that the configuration says, and not both."""
         if bool(self._config.get("use_dora")) is not ("magnitude" in found):
             raise UserError(
                 f"{self._path}: use_dora is {self._config.get('use_dora')}, but {module} has "
@@ -239,7 +244,6 @@ class _Reading:
             )
         if "magnitude" in found and "added_bias" in found:
             raise UserError(f"{self._path}: {module} has both a magnitude (DoRA) and a bias of B, which is not served.")
-        return ModuleChange(module, scale=self._scale(module, a.shape[0]), **found)
 
     def _scale(self, module: str, stored: int) -> float:
         """Return the factor of a module's change. stored: rows of its A."""

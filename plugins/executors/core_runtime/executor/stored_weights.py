@@ -1,7 +1,7 @@
 """A directory of prepared kernels, from which later starts of the same model need no packing.
 
-Owns: the file of a model in that directory, when it fits, and who may have written it. Never does: prepare a weight, or read a
-checkpoint. Called by: the worker.
+Owns: the file of a model in that directory, when it fits, and who may have written it; which file an engine has at all. Never
+does: prepare a weight, or read a checkpoint. Called by: the worker.
 
 A file is a model's kernels as they lie in memory, the index, and the index's length. It is written beside its final name and
 renamed when all of it is on the disk, so a file under that name is complete. It is mapped, as a converted model is: engines
@@ -29,7 +29,7 @@ from core.api.errors import UNREADABLE, CheckpointError, UserError
 from core.version import __version__
 from core_runtime.executor.reloading.checkpoint import Checkpoint
 from core_runtime.executor.reloading.file_states import known_states
-from core_runtime.executor.saved_weights import LENGTH_BYTES, Kept, SpilledWeights, path_of
+from core_runtime.executor.saved_weights import LENGTH_BYTES, Kept, SpilledWeights, kept_weights, path_of
 from core_runtime.models.tensors.prepared import PreparedWeights, check_places
 
 logger = logging.getLogger(__name__)
@@ -136,6 +136,19 @@ class StoredWeights(SpilledWeights):
             (config.adapters, config.media, self._states),
         )
         return hashlib.sha256(msgspec.msgpack.encode(told, order="deterministic")).hexdigest()
+
+
+def saved_weights(config: EngineConfig, checkpoint: Checkpoint, *, is_whole: bool) -> SpilledWeights | None:
+    """Return the file of prepared weights that an engine has; None: none. Raises UserError.
+
+    Configurations have one at most: of a sleep, of a directory, or of memory that outlives the engine. is_whole: the worker
+    computes the whole model; a rank reads the checkpoint again after a sleep.
+    """
+    if config.sleeps and is_whole:
+        return SpilledWeights(config)
+    if config.prepared_weights is not None:
+        return stored_weights(config, config.prepared_weights, checkpoint)
+    return kept_weights(config, checkpoint)
 
 
 def stored_weights(config: EngineConfig, directory: str, checkpoint: Checkpoint) -> StoredWeights | None:

@@ -48,9 +48,9 @@ from core_runtime.executor.reloading.checkpoint import Checkpoint, open_checkpoi
 from core_runtime.executor.reloading.memory_tensors import KeptTensors
 from core_runtime.executor.reloading.remembered_loader import RememberedLoader
 from core_runtime.executor.runner_building import RunnerBuilder, StepRunner
-from core_runtime.executor.saved_weights import SpilledWeights, check_keeping, kept_weights
+from core_runtime.executor.saved_weights import SpilledWeights, check_keeping
 from core_runtime.executor.steps.ahead import Begun, StepsAhead
-from core_runtime.executor.stored_weights import stored_weights
+from core_runtime.executor.stored_weights import saved_weights
 from core_runtime.executor.warm_up import WarmUps
 from core_runtime.executor.weight_chain import WeightChain
 from core_runtime.models.decoder import Decoder
@@ -112,7 +112,7 @@ class Worker:
                 self.base_files = checkpoint.manifest.files
                 if config.adapters is not None:
                     self._fitting = fitting_of(checkpoint, config.adapters)
-                self.saved = self._saved_weights(checkpoint)
+                self.saved = saved_weights(config, checkpoint, is_whole=ranks is None)
             with self._phase("load weights"):
                 self.instances = self.build_models(checkpoint, self.saved)
                 # So that `release_unused_memory` also frees what only the checkpoint refers to.
@@ -130,15 +130,6 @@ class Worker:
                 # Last, so that a failed start writes nothing.
                 self.saved.started()
             undo.pop_all()  # nothing failed: the device stays open until `close`
-
-    def _saved_weights(self, checkpoint: Checkpoint) -> SpilledWeights | None:
-        """Return the file for prepared weights; sleep excludes kept ones, and a rank reads the checkpoint again."""
-        if self.config.sleeps and self.ranks is None:
-            return SpilledWeights(self.config)
-        directory = self.config.prepared_weights
-        if directory is not None and self.config.weights_file is None:
-            return stored_weights(self.config, directory, checkpoint)
-        return kept_weights(self.config, checkpoint)
 
     def open_loader(self) -> Loader:
         """Make a new loader of the checkpoint."""

@@ -90,6 +90,13 @@ class TowerAdapters:
                 f"Adapter '{name}' changes {module}, a {what}; of a tower, linear layers are changed by A and B alone. Train "
                 "it without DoRA, biases and modules_to_save there."
             )
+        self._check_limits(name, change, layer)
+        return LinearChange(layer, change)
+
+    def _check_limits(self, name: str, change: ModuleChange, layer: nn.Linear) -> None:
+        """Raise UserError for matrices that do not fit a layer, or that the server's arguments exclude."""
+        module = change.module
+        assert change.a is not None and change.b is not None, "both are there"
         expected = [(len(change.a), layer.in_features), (layer.out_features, len(change.a))]
         found = [tuple(change.a.shape), tuple(change.b.shape)]
         if found != expected:
@@ -103,7 +110,6 @@ class TowerAdapters:
             raise UserError(
                 f"Adapter '{name}' changes {module}, which is not among --lora-target-modules ({', '.join(targets)}); add it."
             )
-        return LinearChange(layer, change)
 
 
 @contextmanager
